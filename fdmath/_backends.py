@@ -1,0 +1,119 @@
+"""The one place that knows array libraries and number formats by name.
+
+Everything above this module is written once, for NumPy and torch alike, against the namespace that
+`array_namespace` returns (array-api-compat). torch is never imported here: a torch tensor in hand
+means that its owner has imported it already.
+"""
+
+import importlib
+import math
+
+import numpy as np
+from array_api_compat import array_namespace as _compat_namespace
+from array_api_compat import is_torch_array
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def load(path):
+    """The object that "package.module:name" names, imported only now."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def array_namespace(**arrays):
+    """The array-api namespace shared by the named arrays (None entries are passed over).
+
+    Raises TypeError, naming the argument, for anything that is not an array of NumPy or torch and
+    for arrays of two libraries or two devices.
+    """
+    given = {name: x for name, x in arrays.items() if x is not None}
+    kinds = {name: library(x, name) for name, x in given.items()}
+    first = next(iter(given))
+    for name, x in given.items():
+        if kinds[name] != kinds[first]:
+            raise TypeError(f"{name} must be of the same library as {first} ({kinds[first]}); got {kinds[name]}")
+        if getattr(x, "device", None) != getattr(given[first], "device", None):
+            raise TypeError(f"{name} must be on the device of {first} ({given[first].device}); got {x.device}")
+    return _compat_namespace(given[first])
+
+
+def library(x, name="array"):
+    """The name of the library that the array x belongs to, "numpy" or "torch"; TypeError for anything else."""
+    if isinstance(x, (np.ndarray, np.generic)):
+        return "numpy"
+    if is_torch_array(x):
+        return "torch"
+    raise TypeError(f"{name} must be a NumPy array or a torch tensor; got {type(x).__name__}")
+
+
+def float_name(x, name="array"):
+    """The name of the float format of the array or dtype x, one of FLOATS; TypeError for any other dtype."""
+    dtype = getattr(x, "dtype", x)
+    found = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    if found in FLOATS:
+        return found
+    try:
+        found = np.dtype(dtype).name
+    except TypeError:
+        pass
+    if found not in FLOATS:
+        raise TypeError(f"{name} must have a float dtype ({', '.join(FLOATS)}); got {found}")
+    return found
+
+
+def dtype_of(x, name):
+    """The dtype called `name` (one of FLOATS) in the library of the array x."""
+    if library(x) == "torch":
+        return getattr(_compat_namespace(x), name)
+    return np.dtype(load("ml_dtypes:bfloat16")) if name == "bfloat16" else np.dtype(name)
+
+
+def cast(x, name):
+    """x in the format called `name`; x itself where it has that format already."""
+    if float_name(x) == name:
+        return x
+    if library(x) == "torch":
+        return x.to(dtype_of(x, name))
+    with np.errstate(over="ignore"):  # a value beyond the format rounds to infinity, as IEEE 754 says
+        return x.astype(dtype_of(x, name))
+
+
+def widest(*names):
+    """The narrowest of FLOATS that holds every value of the formats named (float16 with bfloat16 is float32)."""
+    if "float64" in names:
+        return "float64"
+    return names[0] if len(set(names)) == 1 else "float32"
+
+
+def working(*names):
+    """The format that work on the formats named is done in: float64 if one of them is, else float32."""
+    return "float64" if "float64" in names else "float32"
+
+
+def constant(x):
+    """x as a constant of differentiation (the same array for NumPy)."""
+    return x.detach() if library(x) == "torch" else x
+
+
+def exp2(xp, x):
+    """2 to the power x, elementwise; exact where x is an integer in range.
+
+    `pow` is used because both libraries' pow is exact there on every machine tried, while a vectorised
+    exp2 need not be.
+    """
+    return xp.pow(xp.asarray(2.0, dtype=x.dtype), x)
+
+
+def exp_log(xp, base):
+    """The pair (exponential, logarithm) of the given base, math.e or 2."""
+    if base == 2:
+        return (lambda x: exp2(xp, x)), xp.log2
+    if base == math.e:
+        return xp.exp, xp.log
+    raise ValueError(f"base must be math.e or 2; got {base!r}")
+
+
+def quiet():
+    """A context in which NumPy does not warn about infinities and NaNs that are meant (log 0, inf - inf)."""
+    return np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore")

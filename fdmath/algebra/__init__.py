@@ -1,0 +1,1 @@
+"""The algebra of attention states: three spellings of one sum, ⊕ in each, and orders of folding it."""

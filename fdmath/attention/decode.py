@@ -1,0 +1,96 @@
+"""FlashDecoding: attention split along the keys, a state for every tile, and ⊕ over the tiles.
+
+Document A's two programs are kind=AccState, order=streams(5, then=tree) (3.1.3) and
+kind=LSEState, order=streams(4, then=flat) (3.2.2); its single stream (3.1.2) is order=sequential.
+"""
+
+from fdmath import _backends as backends
+from fdmath.algebra.merge import flat, merge_all
+from fdmath.algebra.state import LSEState, check_kind
+from fdmath.attention.reference import prepare
+from fdmath.attention.softmax import partial_state
+
+DEFAULT_TILE = 256
+
+# What backend="auto" may take; a module is imported only when its backend runs. A Triton row comes with its kernel.
+_IMPLEMENTATIONS = {
+    "numpy": "fdmath.attention.decode:split_kv_by_states",
+    "torch": "fdmath.attention.decode:split_kv_by_states",
+}
+
+
+def key_ranges(keys, tile=None, num_splits=None):
+    """The (start, stop) of each part of `keys` keys: tiles of `tile`, the last short, or num_splits even parts.
+
+    num_splits parts differ in size by at most one, and some are empty if there are more parts than keys
+    (⌊n/S⌋ keys a part would lose the last ones: faults:C1). Neither given: tiles of DEFAULT_TILE keys.
+    Raises ValueError for a value below 1 or for both given.
+    """
+    for name, value in (("tile", tile), ("num_splits", num_splits)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise TypeError(f"{name} must be an int; got {type(value).__name__}")
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value}")
+    if tile is not None and num_splits is not None:
+        raise ValueError(f"give tile or num_splits, not both; got tile={tile} and num_splits={num_splits}")
+    if num_splits is not None:
+        return [(i * keys // num_splits, (i + 1) * keys // num_splits) for i in range(num_splits)]
+    tile = DEFAULT_TILE if tile is None else tile
+    return [(start, min(start + tile, keys)) for start in range(0, keys, tile)] or [(0, 0)]
+
+
+def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, order=flat, causal=False, scale=None,
+                       mask=None, out_dtype=None, stats_dtype=None, backend="auto"):
+    """The attention state (o, lse) of all visible keys, by FlashDecoding: per-tile states ⊕-ed in an order.
+
+    Arguments and result as for `attention`. tile: keys a tile (the last one short); num_splits: as even as
+    possible, empty parts allowed; give at most one. kind: the spelling in which states are kept and merged.
+    order: sequential, tree, flat, streams(n, then=…), ring(r). stats_dtype: a lower format for m, l and lse.
+    backend: "auto", "numpy", "torch" or "triton". Differentiable in o and lse (torch).
+    Raises TypeError, ValueError for arguments, RuntimeError for a named backend that cannot run.
+    Source: document A, section 3; document B, FlashDecoding.
+    """
+    name = choose_backend(backend, q, k, v)
+    key_ranges(0, tile, num_splits)
+    run = backends.load(_IMPLEMENTATIONS[name])
+    return run(q, k, v, tile=tile, num_splits=num_splits, kind=kind, order=order, causal=causal, scale=scale,
+               mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
+
+
+def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale, mask, out_dtype, stats_dtype):
+    """The same, written with `partial_state` and `merge_all`, in the arrays' own library."""
+    check_kind(kind)
+    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype)
+    states = tile_states(call, key_ranges(call.keys, tile, num_splits), kind, stats_dtype)
+    return call.finish(merge_all(states, order))
+
+
+def tile_states(call, ranges, kind=LSEState, stats_dtype=None):
+    """The list of states of the keys start ≤ j < stop, one for each of the ranges, heads still grouped."""
+    return [
+        partial_state(call.scores(start, stop), call.v[..., start:stop, :], kind, stats_dtype)
+        for start, stop in ranges
+    ]
+
+
+def backend_for(q, k, v):
+    """The name of the backend that backend="auto" takes for these arrays."""
+    backends.array_namespace(q=q, k=k, v=v)
+    return backends.library(q)
+
+
+def choose_backend(backend, q, k, v):
+    """The name of the backend that runs: the one named, or the arrays' own for "auto".
+
+    Raises ValueError for an unknown name, RuntimeError where the one named cannot run on these arrays.
+    """
+    own = backend_for(q, k, v)
+    if backend == "auto":
+        return own
+    if backend not in ("numpy", "torch", "triton"):
+        raise ValueError(f'backend must be "auto", "numpy", "torch" or "triton"; got {backend!r}')
+    if backend not in _IMPLEMENTATIONS:
+        raise RuntimeError(f"backend {backend!r} cannot run: this version has no kernel for it")
+    if backend != own:
+        raise RuntimeError(f"backend {backend!r} cannot run on arrays of {own}")
+    return backend

@@ -1,0 +1,111 @@
+"""Document A's three programs as printed, faults intact: to show what they cost, never to use.
+
+Written anew, for NumPy or torch, with the documents' choices kept: accumulators in q's dtype, no mask,
+no checks, no guard for −∞, the scale from d_model/num_heads where the document takes it from there.
+Inputs are (batch, heads, rows, dim). Faults: claims.md, section 6.
+"""
+
+import math
+
+from fdmath import _backends as backends
+from fdmath.algebra.printed import flat_as_printed_A_2_3_4, merge_as_printed_A_3_2_1
+
+D_MODEL, NUM_HEADS = 512, 8
+
+
+def attention_as_printed_A_3_1_2(q, k, v, d_model=D_MODEL, num_heads=NUM_HEADS):
+    """o of the documents' reference: scaled by √(d_model // num_heads), whatever q's dim is (F8)."""
+    xp = backends.array_namespace(q=q, k=k, v=v)
+    with backends.quiet():
+        scores = q @ xp.matrix_transpose(k) / math.sqrt(d_model // num_heads)
+        if k.shape[-2] == 0:
+            return scores @ v
+        weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+        return weights / xp.sum(weights, axis=-1, keepdims=True) @ v
+
+
+def single_stream_as_printed_A_3_1_2(q, k, v, tile=256):
+    """o by the single stream of triples: o_tile normalised and multiplied by l again (F2, F6, F9, F12)."""
+    xp = backends.array_namespace(q=q, k=k, v=v)
+    top, total, numerator = _running(xp, q)
+    with backends.quiet():
+        for start, stop in _tiles(k, tile):
+            scores = _scaled(xp, q, k[..., start:stop, :])
+            m = xp.max(scores, axis=-1, keepdims=True)
+            weights = xp.exp(scores - m)
+            l = xp.sum(weights, axis=-1, keepdims=True)  # noqa: E741
+            o = weights @ v[..., start:stop, :] / l
+            new = xp.maximum(top, m)
+            if start > 0:
+                shrink = xp.exp(top - new)
+                numerator, total = numerator * shrink, total * shrink
+            grow = xp.exp(m - new)
+            numerator, total, top = numerator + grow * l * o, total + grow * l, new
+        return numerator / total
+
+
+def multi_stream_as_printed_A_3_1_3(q, k, v, tile=256, num_streams=5):
+    """o by streams of (O, M, L), O unnormalised, folded by a tree: NaN with few tiles (F1, F2b)."""
+    xp = backends.array_namespace(q=q, k=k, v=v)
+    running = [_running(xp, q) for _ in range(num_streams)]
+    with backends.quiet():
+        for i, (start, stop) in enumerate(_tiles(k, tile)):
+            m, l, acc = running[i % num_streams]
+            scores = _scaled(xp, q, k[..., start:stop, :])
+            new = xp.maximum(m, xp.max(scores, axis=-1, keepdims=True))
+            shrink, weights = xp.exp(m - new), xp.exp(scores - new)
+            running[i % num_streams] = (new, l * shrink + xp.sum(weights, axis=-1, keepdims=True),
+                                        acc * shrink + weights @ v[..., start:stop, :])
+        while len(running) > 1:
+            running = [_pair(xp, *running[i:i + 2]) for i in range(0, len(running), 2)]
+        return running[0][2] / running[0][1]
+
+
+def _pair(xp, a, b=None):
+    """The document's tree step: two (M, L, O) rescaled to the larger M and added; one alone goes up."""
+    if b is None:
+        return a
+    new = xp.maximum(a[0], b[0])
+    left, right = xp.exp(a[0] - new), xp.exp(b[0] - new)
+    return new, a[1] * left + b[1] * right, a[2] * left + b[2] * right
+
+
+def lse_streams_as_printed_A_3_2_2(q, k, v, tile=256, num_streams=4, d_model=D_MODEL, num_heads=NUM_HEADS):
+    """o by streams of pairs: log(l + 1e-12), a sentinel test over all rows at once, two-step merge.
+
+    F2c, F4, F5, F8, F13. The document's first-tile test looks at all rows of all heads together.
+    """
+    xp = backends.array_namespace(q=q, k=k, v=v)
+    scale = math.sqrt(d_model // num_heads)
+    streams = [(xp.zeros_like(q), xp.full(q.shape[:-1], float("-inf"), dtype=q.dtype)) for _ in range(num_streams)]
+    with backends.quiet():
+        for i, (start, stop) in enumerate(_tiles(k, tile)):
+            part = _tile_pair(xp, q @ xp.matrix_transpose(k[..., start:stop, :]) / scale, v[..., start:stop, :])
+            o, lse = streams[i % num_streams]
+            fresh = bool(xp.all(lse == float("-inf")))
+            streams[i % num_streams] = part if fresh else merge_as_printed_A_3_2_1(o, lse, *part)
+        return flat_as_printed_A_2_3_4(xp.stack([o for o, _ in streams]), xp.stack([s for _, s in streams]))[0]
+
+
+def _tile_pair(xp, scores, v):
+    """(O_i, S_i) of one tile with the document's + 1e-12 inside the logarithm (F5)."""
+    m = xp.max(scores, axis=-1, keepdims=True)
+    weights = xp.exp(scores - m)
+    l = xp.sum(weights, axis=-1, keepdims=True)  # noqa: E741
+    return weights @ v / l, (m + xp.log(l + 1e-12))[..., 0]  # the document's literal, not a tolerance
+
+
+def _scaled(xp, q, k):
+    return q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])
+
+
+def _tiles(k, tile):
+    keys = k.shape[-2]
+    count = (keys + tile - 1) // tile
+    return [(i * tile, min((i + 1) * tile, keys)) for i in range(count)]
+
+
+def _running(xp, q):
+    """The document's start (M, L, O) = (−∞, 0, 0), in q's dtype and q's width (F10, F12)."""
+    m = xp.full((*q.shape[:-1], 1), float("-inf"), dtype=q.dtype)
+    return m, xp.zeros_like(m), xp.zeros_like(q)

@@ -1,0 +1,129 @@
+"""Softmax in three passes, two and one, logsumexp, and the attention state of one block of scores."""
+
+from fdmath import _backends as backends
+from fdmath.algebra.merge import merge_all
+from fdmath.algebra.order import sequential
+from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind, identity
+
+
+def softmax_naive(scores):
+    """e^s / Σ e^s over the last axis, nothing subtracted: overflows at s > 88.7 in float32.
+
+    scores: (…, N) in any float format; the work is done in that format. Source: document A, 2.1.1.
+    """
+    xp = _scores(scores)
+    with backends.quiet():
+        weights = xp.exp(scores)
+        return weights / xp.sum(weights, axis=-1, keepdims=True)
+
+
+def softmax_safe(scores):
+    """Softmax over the last axis in three passes: the maximum, the sum of e^(s−m), the quotients.
+
+    A row without a finite score is all zeros. scores: (…, N). Source: document A, section 4, max shift.
+    """
+    xp = _scores(scores)
+    with backends.quiet():
+        m = _reference_level(xp, scores)
+        weights = xp.exp(scores - m)
+        return weights / _one_where_zero(xp, xp.sum(weights, axis=-1, keepdims=True))
+
+
+def softmax_online(scores):
+    """Softmax over the last axis in two passes: (m, l) together, key by key, then the quotients.
+
+    The first pass is the chain of ⊕ over states of one key (with no values: dv = 0).
+    scores: (…, N). Source: Milakov and Gimelshein 2018; document A, section 4.
+    """
+    xp = _scores(scores)
+    nothing = xp.zeros((*scores.shape, 0), dtype=scores.dtype)
+    state = online_state(scores[..., None, :], nothing, AccState)
+    with backends.quiet():
+        weights = xp.exp(scores - xp.where(state.m == float("-inf"), 0.0, state.m))
+        return backends.cast(weights / _one_where_zero(xp, state.l), backends.float_name(scores))
+
+
+def logsumexp(scores):
+    """log Σ e^s over the last axis (natural), as m + log Σ e^(s−m); −∞ where no score is finite.
+
+    scores: (…, N), N ≥ 0. Source: document A, 2.3.1.
+    """
+    xp = _scores(scores)
+    v = xp.zeros((*scores.shape[:-1], scores.shape[-1], 0), dtype=scores.dtype)
+    return partial_state(scores[..., None, :], v).lse[..., 0]
+
+
+def partial_state(scores, v, kind=LSEState, stats_dtype=None):
+    """The attention state of one block of keys: m = max s, l = Σ e^(s−m), acc = Σ e^(s−m)·v, one product.
+
+    scores: (…, Nq, N); v: (…, N, dv); statistics (…, Nq), o or acc (…, Nq, dv), in float32 (float64 for
+    float64). A score of −∞ is a key that the row does not see; a key that no row sees may hold anything.
+    N = 0 and unseen rows give the identity. stats_dtype names a lower format for m, l and lse: m is
+    rounded *before* l is taken against it, so that nothing is lost by it. m is a constant of
+    differentiation: the state does not depend on its reference level.
+    Raises ValueError for shapes, TypeError for dtypes and kinds. Source: document A, 2.2.1 and 2.3.3.
+    """
+    xp = backends.array_namespace(scores=scores, v=v)
+    check_kind(kind)
+    work = backends.working(backends.float_name(scores, "scores"), backends.float_name(v, "v"))
+    if scores.ndim < 2 or v.ndim < 2 or tuple(scores.shape[:-2]) != tuple(v.shape[:-2]):
+        raise ValueError(f"scores (…, Nq, N) and v (…, N, dv) must have equal leading axes; got "
+                         f"{tuple(scores.shape)} and {tuple(v.shape)}")
+    if scores.shape[-1] != v.shape[-2]:
+        raise ValueError(f"v must have {scores.shape[-1]} keys, as scores has; got {v.shape[-2]}")
+    stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
+    scores, v = backends.cast(scores, work), backends.cast(v, work)
+    if scores.shape[-1] == 0:
+        state = identity(scores.shape[:-1], v.shape[-1], AccState, like=scores)
+    else:
+        with backends.quiet():
+            state = _block(xp, scores, v, stats)
+    state = state.to(kind)
+    arrays = (x if x is state.payload else backends.cast(x, stats) for x in state)
+    return kind(*arrays)
+
+
+def _block(xp, scores, v, stats):
+    """The AccState of one block with N ≥ 1 keys, m rounded to the format `stats`, all in working format."""
+    seen = xp.any(scores != float("-inf"), axis=-2)
+    v = xp.where(seen[..., None], v, 0.0)
+    top = xp.max(backends.constant(scores), axis=-1)
+    top = backends.cast(backends.cast(top, stats), backends.float_name(scores))
+    weights = xp.exp(scores - xp.where(top == float("-inf"), 0.0, top)[..., None])
+    return AccState(top, xp.sum(weights, axis=-1), weights @ v)
+
+
+def online_state(scores, v, kind=MLOState):
+    """The state of a block key by key: the chain of ⊕ over its one-key states, one pass over the keys.
+
+    kind=MLOState is the recurrence as document A prints it (3.1.1, (1c)), o normalised at every key;
+    AccState normalises once, at the end; LSEState adds pairs. scores: (…, Nq, N); v: (…, N, dv).
+    """
+    backends.array_namespace(scores=scores, v=v)
+    keys = scores.shape[-1]
+    if keys == 0:
+        return partial_state(scores, v, kind)
+    parts = (partial_state(scores[..., j:j + 1], v[..., j:j + 1, :], kind) for j in range(keys))
+    return merge_all(list(parts), sequential)
+
+
+def _scores(scores):
+    """The namespace of a float array of scores with at least one axis."""
+    xp = backends.array_namespace(scores=scores)
+    backends.float_name(scores, "scores")
+    if scores.ndim < 1:
+        raise ValueError("scores must have at least one axis; got shape ()")
+    return xp
+
+
+def _reference_level(xp, scores):
+    """The maximum over the last axis, kept as an axis of length 1; 0 where it is −∞ or there are no keys."""
+    if scores.shape[-1] == 0:
+        return xp.zeros((*scores.shape[:-1], 1), dtype=scores.dtype)
+    m = xp.max(backends.constant(scores), axis=-1, keepdims=True)
+    return xp.where(m == float("-inf"), 0.0, m)
+
+
+def _one_where_zero(xp, x):
+    """x with 1 in the places of zeros: a divisor for quotients whose numerator is 0 there."""
+    return xp.where(x == 0, 1.0, x)
