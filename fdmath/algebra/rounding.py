@@ -1,0 +1,281 @@
+"""Floating-point formats, rounding to them, and proven bounds on the rounding of ⊕ and of its folds.
+
+Model: fl(x∘y) = (x∘y)(1 + δ), |δ| ≤ u; exp and log within κ·u, κ = 4; underflow adds at most half the
+smallest subnormal an operation. A weight is an exponential, so an error η of its exponent is a relative
+error expm1(η) of the weight; these are carried, not linearised. Bounds are evaluated in float64 on the
+values themselves; products of two bounds are dropped where they are below u times what is kept.
+Names T1 … T6 are the theorems of the notebooks (claims.md section 3; T5 and T6: notebook 05).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra.merge import flat, merge
+from fdmath.algebra.state import LSEState, canonical, is_empty
+
+KAPPA = 4.0
+"""The error of exp and log in units of u that the bounds allow (measured: torch 1.1, NumPy 3.6)."""
+
+_BITS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
+
+
+def unit_roundoff(dtype):
+    """u, half the spacing at 1, of a float format given by array, dtype or name: 2⁻¹¹, 2⁻⁸, 2⁻²⁴, 2⁻⁵³."""
+    return 2.0 ** -_BITS[_name(dtype)][0]
+
+
+def smallest_subnormal(dtype):
+    """The smallest positive number of a float format given by array, dtype or name."""
+    return 2.0 ** _BITS[_name(dtype)][1]
+
+
+def round_to(x, dtype):
+    """x rounded to the format `dtype` (a dtype or a name) and brought back to x's own format."""
+    return backends.cast(backends.cast(x, _name(dtype)), backends.float_name(x))
+
+
+def _name(dtype):
+    return dtype if isinstance(dtype, str) and dtype in _BITS else backends.float_name(dtype)
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a bound needs to know of the working format: u and half its smallest subnormal."""
+
+    u: float
+    tiny: float
+
+
+def format_of(dtype):
+    """The Format of an array, dtype or name."""
+    return Format(unit_roundoff(dtype), smallest_subnormal(dtype) / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """A bound on |ô − o|, shape (…, dv), and one on the exponent: |Ŝ − S| or the relative error of eᵐ·l, (…)."""
+
+    o: np.ndarray
+    lse: np.ndarray
+
+    def __iter__(self):
+        return iter((self.o, self.lse))
+
+
+def in_float64(state):
+    """The state with its arrays as NumPy float64 and its empty rows as the identity."""
+    with backends.quiet():
+        return canonical(state.map(exact))
+
+
+def exact(x):
+    """A NumPy float64 array with the exact values of x."""
+    x = x.detach().cpu().to(dtype=backends.dtype_of(x, "float64")).numpy() if backends.library(x) == "torch" else x
+    return np.asarray(x).astype(np.float64)
+
+
+def no_error(state):
+    """The Budget of a state that is taken as exact: zeros."""
+    return Budget(np.zeros(state.payload.shape), np.zeros(state.payload.shape[:-1]))
+
+
+def merge_budget(a, b, fmt, of_a=None, of_b=None):
+    """The Budget of merge(a, b) for states that carry the errors of_a and of_b already (T5, one step of T6).
+
+    a, b: states of one kind, float64, empty rows the identity (`in_float64`). For AccState the bound on o
+    is for acc/l. An empty side changes nothing and costs nothing.
+    """
+    of_a, of_b = of_a or no_error(a), of_b or no_error(b)
+    with backends.quiet():
+        both = _pair_budget if isinstance(a, LSEState) else _triple_budget
+        o, lse = both(a, b, fmt, of_a, of_b)
+    gone_a, gone_b = is_empty(a), is_empty(b)
+    o = np.where(gone_a[..., None], of_b.o, np.where(gone_b[..., None], of_a.o, o))
+    return Budget(o, np.where(gone_a, of_b.lse, np.where(gone_b, of_a.lse, lse)))
+
+
+def _pair_budget(a, b, fmt, of_a, of_b):
+    """T5 plus the carried errors: with index 1 the larger lse, w the weight of 2, Δ = |S₁ − S₂|,
+
+    ε = (1−w)ε₁ + wε₂ + w(1−w)|o₂−o₁|(η₁+η₂) + u[w(1−w)(Δ+κ)|o₂−o₁| + 4w|o₂−o₁| + |o|],
+    η = (1−w)η₁ + wη₂ + u[|S| + w(Δ+κ) + (κ+1)·log1p(e^−Δ)].
+    """
+    gap = np.abs(a.lse - b.lse)
+    small = np.exp(-gap)
+    w = small / (1 + small)
+    first = a.lse >= b.lse
+    weight_a, weight_b = np.where(first, 1 - w, w), np.where(first, w, 1 - w)
+    spread, mixed = np.abs(a.o - b.o), weight_a * (1 - weight_a)
+    o, lse = merge(a, b)
+    carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
+    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + KAPPA))
+    rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny
+    o_bound = carried + _times(mixed * exponent, spread) + rounding
+    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse
+    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + KAPPA) + (KAPPA + 1) * np.log1p(small)) + 4 * fmt.tiny
+    return o_bound, lse_bound
+
+
+def _times(weight, values):
+    """weight (…) times values (…, dv), 0 where the values are 0 even if the weight is infinite."""
+    return np.where(values == 0, 0.0, weight[..., None] * values)
+
+
+def _triple_budget(a, b, fmt, of_a, of_b):
+    """T6 for triples: η the relative error of l, D = |m₁ − m₂|, w_r the weight of the side with the smaller m,
+
+    ε = w₁ε₁ + w₂ε₂ + w₁w₂|o₂−o₁|(η₁+η₂) + u[w₁w₂(D+κ+2)|o₂−o₁| + w₁|o₁| + w₂|o₂| + 3|o|],
+    η = w₁η₁ + w₂η₂ + u[w_r(D+κ+1) + 1].
+    """
+    pa, pb = a.to(LSEState), b.to(LSEState)
+    both = merge(pa, pb)
+    weight_a, weight_b = np.exp(pa.lse - both.lse), np.exp(pb.lse - both.lse)
+    distance = np.abs(a.m - b.m)
+    spread = np.abs(pa.o - pb.o)
+    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (distance + KAPPA + 2))
+    carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
+    sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
+    floor = 4 * fmt.tiny / np.minimum(1.0, np.exp(both.lse - np.maximum(a.m, b.m)))
+    o_bound = carried + _times(weight_a * weight_b * exponent, spread) + fmt.u * sizes + floor[..., None]
+    lower = np.where(a.m < b.m, weight_a, weight_b)
+    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse + fmt.u * (lower * (distance + KAPPA + 1) + 1) + floor
+    return o_bound, lse_bound
+
+
+def fold_budget(states, order, fmt, errors=None):
+    """The Budget of merge_all(states, order): a fold of budgets in the same order (T6); `flat`: T1 or T3.
+
+    states: a list in any float format; errors: the Budget that each part carries already (none without it).
+    """
+    parts = [in_float64(s) for s in states]
+    errors = [no_error(s) for s in parts] if errors is None else list(errors)
+    if order is flat:
+        return flat_budget(parts, fmt, errors)
+
+    def step(x, y):
+        return _Carried(merge(x.state, y.state), merge_budget(x.state, y.state, fmt, x.budget, y.budget))
+
+    return order(step, [_Carried(s, e) for s, e in zip(parts, errors, strict=True)]).budget
+
+
+@dataclass(frozen=True, eq=False)
+class _Carried:
+    """A state beside the Budget of the error that it carries."""
+
+    state: object
+    budget: Budget
+
+
+def flat_budget(parts, fmt, errors):
+    """The Budget of `flat` (T1 for triples, T3 for pairs), with the errors of the parts carried.
+
+    The same computed weights enter both sums, so an error ε_b of a weight moves o by p_b·ε_b·(o_b − o):
+    |ô − o| ≤ Σ p_b(ε̄_b + ε_b|o_b−o|) + u[(B+1)·Σ p_b|o_b| + (B+1)|o|], ε_b = expm1(u(Δ_b+κ+1) + η_b).
+    """
+    pairs = [s.to(LSEState) for s in parts]
+    count = len(parts)
+    whole = flat(merge, pairs)
+    level = np.stack([s.lse if isinstance(s, LSEState) else s.m for s in parts])
+    top = np.max(level, axis=0)
+    with backends.quiet():
+        reference = np.where(np.isinf(whole.lse), 0.0, whole.lse)
+        share = np.stack([np.exp(s.lse - reference) for s in pairs])
+        distance = np.where(share > 0, np.where(np.isinf(level), 0.0, top - level), 0.0)
+        exponent = np.expm1(fmt.u * (distance + KAPPA + 1) + np.stack([e.lse for e in errors]))
+        values, carried = np.stack([s.o for s in pairs]), np.stack([e.o for e in errors])
+        moved = carried + exponent[..., None] * np.abs(values - whole.o)
+        size = np.sum(share[..., None] * np.abs(values), axis=0) + np.abs(whole.o)
+        sums = np.exp(np.where(np.isinf(top), 0.0, reference - top))
+        floor = np.where(np.isinf(whole.lse), 0.0, (count + 3) * fmt.tiny / np.minimum(1.0, sums))
+        lost = 2 * KAPPA * floor[..., None] * np.sum(np.abs(values), axis=0)
+        o = np.sum(share[..., None] * moved, axis=0) + fmt.u * (count + 1) * size + floor[..., None] + lost
+        lse = np.sum(share * exponent, axis=0) + fmt.u * count + floor
+        if isinstance(parts[0], LSEState):
+            lse = lse + fmt.u * (KAPPA * np.abs(np.log(sums)) + np.abs(reference))
+    empty = np.isinf(whole.lse)
+    return Budget(np.where(empty[..., None], 0.0, o), np.where(empty, 0.0, lse))
+
+
+def chain_budget(states, fmt, errors=None):
+    """T4, the widest right form: B·(3·max|S| + 3κ + 6)·u·Ω on o for any chain of printed ⊕, Ω = max|o_b|.
+
+    On lse: B·u·(max|S| + 2κ + 2). For subjects that declare nothing. Errors of the parts are added, with
+    η·2Ω for the exponents.
+    """
+    pairs = [in_float64(s).to(LSEState) for s in states]
+    errors = [no_error(s) for s in pairs] if errors is None else errors
+    levels = np.stack([np.where(np.isinf(s.lse), 0.0, np.abs(s.lse)) for s in pairs])
+    values = np.stack([np.abs(s.o) for s in pairs])
+    count, level, size = len(pairs), np.max(levels, axis=0), np.max(values, axis=0)
+    from_parts = np.max(np.stack([e.lse for e in errors]), axis=0)
+    o = count * (fmt.u * (3 * level + 3 * KAPPA + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
+    o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * np.expm1(from_parts)[..., None] * size
+    return Budget(o, count * fmt.u * (level + 2 * KAPPA + 2) + 4 * count * fmt.tiny + from_parts)
+
+
+def score_error(q, k, scale, fmt):
+    """A bound on the rounding of scale·q·kᵀ: γ_(d+2)·scale·Σ|q||k| plus underflow, shape (…, Nq, N), float64.
+
+    q: (…, Nq, d), k: (…, N, d). Scaling is one rounding, the products and sums in any order d more
+    (Higham 2002, section 3.1); one more covers a scale rounded to the working format.
+    """
+    q, k, scale = np.abs(exact(q)), np.abs(exact(k)), abs(float(scale))
+    ops = q.shape[-1] + 2
+    gamma = ops * fmt.u / (1 - ops * fmt.u)
+    underflow = ops * fmt.tiny * (1 + np.max(k, initial=0.0) + scale)
+    return gamma * scale * (q @ np.swapaxes(k, -1, -2)) + underflow
+
+
+def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
+    """The Budget of `partial_state` on exact scores (…, Nq, N) that were computed with the given errors.
+
+    A weight errs by ε_j = expm1(σ_j + u(|s_j − m| + κ)), σ_j the error of its score; it moves o by
+    p_j·ε_j·(v_j − o). The sums over n keys add n·u·Σp|v| and n·u·|o| in any order (Higham 2002, 3.1),
+    the division one more. p_dtype: a lower format to which P is rounded before P·v (twice, as l may sum
+    the unrounded P). pair: the bound on lse = m + log l; else on the relative error of l.
+    """
+    scores, v = exact(scores), exact(v)
+    keys = scores.shape[-1]
+    if keys == 0:
+        shape = scores.shape[:-1]
+        return Budget(np.zeros((*shape, v.shape[-1])), np.zeros(shape))
+    seen = np.any(scores > -np.inf, axis=-2)
+    v = np.where(seen[..., None], v, 0.0)
+    with backends.quiet():
+        m = np.max(scores, axis=-1, keepdims=True)
+        level = np.where(np.isinf(m), 0.0, m)
+        p = np.exp(scores - level)
+        total = np.sum(p, axis=-1, keepdims=True)
+        divisor = np.where(total == 0, 1.0, total)
+        p = p / divisor
+        distance = np.where(p > 0, level - scores, 0.0)
+        exponent = np.where(p > 0, np.expm1(np.broadcast_to(errors, p.shape) + fmt.u * (distance + KAPPA)), 0.0)
+    rounded = 0.0 if p_dtype is None else unit_roundoff(p_dtype)
+    o = p @ v
+    moved = np.stack([np.sum(p * exponent * np.abs(v[..., None, :, c] - o[..., c:c + 1]), axis=-1)
+                      for c in range(v.shape[-1])], axis=-1) if v.shape[-1] else np.zeros(o.shape)
+    # Worst error of a weight below the format's range is the smallest subnormal itself, hence the floor.
+    floor = (keys + 2) * fmt.tiny * (1 + 2 * KAPPA * np.max(np.abs(v), axis=-2, keepdims=True, initial=0.0))
+    size = p @ np.abs(v)
+    o_bound = moved + (keys * fmt.u + 2 * rounded) * size + (keys + 1) * fmt.u * np.abs(o) + floor
+    lse_bound = np.sum(p * exponent, axis=-1) + (keys * fmt.u) + 2 * rounded
+    lse_bound = lse_bound + (keys + 2) * fmt.tiny * 2 * KAPPA
+    if pair:
+        log_l = np.log(divisor[..., 0])
+        lse_bound = lse_bound + fmt.u * (KAPPA * log_l + np.abs(level[..., 0] + log_l))
+    empty = total[..., 0] == 0
+    return Budget(np.where(empty[..., None], 0.0, o_bound), np.where(empty, 0.0, lse_bound))
+
+
+def finish_budget(state, budget, fmt, out_fmt, pair=True):
+    """The Budget of a finished call: converting the state to a pair, then rounding o to the output format."""
+    o, lse = in_float64(state).to(LSEState)
+    level = np.where(np.isinf(lse), 0.0, np.abs(lse))
+    m = level if pair else np.where(np.isinf(lse), 0.0, np.abs(in_float64(state).m))
+    convert = 0.0 if pair else fmt.u * (KAPPA * np.abs(level - m) + level)
+    o_bound = budget.o + (0.0 if pair else fmt.u * np.abs(o))
+    rounded = out_fmt.u * (np.abs(o) + o_bound) + out_fmt.tiny if out_fmt != fmt else 0.0
+    empty = np.isinf(lse)
+    return Budget(np.where(empty[..., None], 0.0, o_bound + rounded), np.where(empty, 0.0, budget.lse + convert))
