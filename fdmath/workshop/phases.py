@@ -1,0 +1,106 @@
+"""`fdmath test`: the phases of the tests, each in its own process, with their times.
+
+Every phase is tried; a phase passes only if its process returns 0, and pytest returns 5, not 0, when it finds
+no tests. The table is followed by the closing line of each phase, word for word.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from fdmath.workshop import repository
+from fdmath.workshop.processor import plainer_processors
+
+# One thread a worker: pytest-xdist already keeps the cores busy.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONIOENCODING": "utf-8",
+    "TQDM_DISABLE": "1",
+}
+
+MATRIX = "tests/verify/test_matrix.py"
+PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
+COMMANDS = {
+    "lint": ["-m", "fdmath", "lint"],
+    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}"],
+    "laws": [*PYTEST, MATRIX],
+    "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
+}
+
+
+class Result(NamedTuple):
+    """How one phase ended: its exit code, its seconds and the last line that it printed."""
+
+    name: str
+    code: int
+    seconds: float
+    closing: str
+
+
+def run_phase(name, command, variables):
+    """The Result of `python *command` in the repository, its output passed on line by line."""
+    print(f"\n--- {name}: python {' '.join(command)}", flush=True)
+    start, closing = time.perf_counter(), ""
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=repository(),
+        env={**os.environ, **ENVIRONMENT, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            closing = line.rstrip() or closing
+    result = Result(name, process.returncode, time.perf_counter() - start, closing)
+    print(f"--- {name}: {verdict(result)} in {clock(result.seconds)}", flush=True)
+    return result
+
+
+def verdict(result):
+    """ "passed", or "failed" with the exit code."""
+    return "passed" if result.code == 0 else f"failed ({result.code})"
+
+
+def clock(seconds):
+    """Seconds as minutes:seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def table(results):
+    """The closing table: a line for each phase, the sum of the times, then each phase's own last line."""
+    width = max(len(result.name) for result in results)
+    rows = [f"{result.name:<{width}}  {clock(result.seconds):>6}  {verdict(result)}" for result in results]
+    total = f"{'all':<{width}}  {clock(sum(result.seconds for result in results)):>6}"
+    return "\n".join(["", *rows, total, "", *(result.closing for result in results)])
+
+
+def jobs(names, portable):
+    """The (name, command, variables) of each phase to run: once, or once for each plainer processor."""
+    variants = plainer_processors() if portable else {"": {}}
+    return [
+        (f"{name} {variant}".strip(), COMMANDS[name], variables)
+        for variant, variables in variants.items()
+        for name in names
+    ]
+
+
+def main(argv=None):
+    """The exit code of `fdmath test`: 0 if every phase passed, else 1."""
+    parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
+    parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
+    parser.add_argument("--portable", action="store_true", help="as older processors would compute (no lint)")
+    options = parser.parse_args(argv)
+    if unknown := set(options.phases) - set(COMMANDS):
+        parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
+    names = options.phases or [name for name in COMMANDS if not (options.portable and name == "lint")]
+    results = [run_phase(*job) for job in jobs(names, options.portable)]
+    print(table(results))
+    return 0 if all(result.code == 0 for result in results) else 1
