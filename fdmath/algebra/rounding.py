@@ -42,15 +42,16 @@ def _name(dtype):
 
 @dataclass(frozen=True)
 class Format:
-    """What a bound needs to know of the working format: u and half its smallest subnormal."""
+    """What a bound needs to know of the working format: u, half its smallest subnormal, and κ of exp and log."""
 
     u: float
     tiny: float
+    kappa: float = KAPPA
 
 
-def format_of(dtype):
+def format_of(dtype, kappa=KAPPA):
     """The Format of an array, dtype or name."""
-    return Format(unit_roundoff(dtype), smallest_subnormal(dtype) / 2)
+    return Format(unit_roundoff(dtype), smallest_subnormal(dtype) / 2, kappa)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,11 +111,11 @@ def _pair_budget(a, b, fmt, of_a, of_b):
     spread, mixed = np.abs(a.o - b.o), weight_a * (1 - weight_a)
     o, lse = merge(a, b)
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
-    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + KAPPA))
+    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + fmt.kappa))
     rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny
     o_bound = carried + _times(mixed * exponent, spread) + rounding
     lse_bound = weight_a * of_a.lse + weight_b * of_b.lse
-    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + KAPPA) + (KAPPA + 1) * np.log1p(small)) + 4 * fmt.tiny
+    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small)) + 4 * fmt.tiny
     return o_bound, lse_bound
 
 
@@ -134,13 +135,13 @@ def _triple_budget(a, b, fmt, of_a, of_b):
     weight_a, weight_b = np.exp(pa.lse - both.lse), np.exp(pb.lse - both.lse)
     distance = np.abs(a.m - b.m)
     spread = np.abs(pa.o - pb.o)
-    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (distance + KAPPA + 2))
+    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (distance + fmt.kappa + 2))
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
     floor = 4 * fmt.tiny / np.minimum(1.0, np.exp(both.lse - np.maximum(a.m, b.m)))
     o_bound = carried + _times(weight_a * weight_b * exponent, spread) + fmt.u * sizes + floor[..., None]
     lower = np.where(a.m < b.m, weight_a, weight_b)
-    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse + fmt.u * (lower * (distance + KAPPA + 1) + 1) + floor
+    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor
     return o_bound, lse_bound
 
 
@@ -183,17 +184,17 @@ def flat_budget(parts, fmt, errors):
         reference = np.where(np.isinf(whole.lse), 0.0, whole.lse)
         share = np.stack([np.exp(s.lse - reference) for s in pairs])
         distance = np.where(share > 0, np.where(np.isinf(level), 0.0, top - level), 0.0)
-        exponent = np.expm1(fmt.u * (distance + KAPPA + 1) + np.stack([e.lse for e in errors]))
+        exponent = np.expm1(fmt.u * (distance + fmt.kappa + 1) + np.stack([e.lse for e in errors]))
         values, carried = np.stack([s.o for s in pairs]), np.stack([e.o for e in errors])
         moved = carried + exponent[..., None] * np.abs(values - whole.o)
         size = np.sum(share[..., None] * np.abs(values), axis=0) + np.abs(whole.o)
         sums = np.exp(np.where(np.isinf(top), 0.0, reference - top))
         floor = np.where(np.isinf(whole.lse), 0.0, (count + 3) * fmt.tiny / np.minimum(1.0, sums))
-        lost = 2 * KAPPA * floor[..., None] * np.sum(np.abs(values), axis=0)
+        lost = 2 * fmt.kappa * floor[..., None] * np.sum(np.abs(values), axis=0)
         o = np.sum(share[..., None] * moved, axis=0) + fmt.u * (count + 1) * size + floor[..., None] + lost
         lse = np.sum(share * exponent, axis=0) + fmt.u * count + floor
         if isinstance(parts[0], LSEState):
-            lse = lse + fmt.u * (KAPPA * np.abs(np.log(sums)) + np.abs(reference))
+            lse = lse + fmt.u * (fmt.kappa * np.abs(np.log(sums)) + np.abs(reference))
     empty = np.isinf(whole.lse)
     return Budget(np.where(empty[..., None], 0.0, o), np.where(empty, 0.0, lse))
 
@@ -210,9 +211,9 @@ def chain_budget(states, fmt, errors=None):
     values = np.stack([np.abs(s.o) for s in pairs])
     count, level, size = len(pairs), np.max(levels, axis=0), np.max(values, axis=0)
     from_parts = np.max(np.stack([e.lse for e in errors]), axis=0)
-    o = count * (fmt.u * (3 * level + 3 * KAPPA + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
+    o = count * (fmt.u * (3 * level + 3 * fmt.kappa + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
     o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * np.expm1(from_parts)[..., None] * size
-    return Budget(o, count * fmt.u * (level + 2 * KAPPA + 2) + 4 * count * fmt.tiny + from_parts)
+    return Budget(o, count * fmt.u * (level + 2 * fmt.kappa + 2) + 4 * count * fmt.tiny + from_parts)
 
 
 def score_error(q, k, scale, fmt):
@@ -251,20 +252,20 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
         divisor = np.where(total == 0, 1.0, total)
         p = p / divisor
         distance = np.where(p > 0, level - scores, 0.0)
-        exponent = np.where(p > 0, np.expm1(np.broadcast_to(errors, p.shape) + fmt.u * (distance + KAPPA)), 0.0)
+        exponent = np.where(p > 0, np.expm1(np.broadcast_to(errors, p.shape) + fmt.u * (distance + fmt.kappa)), 0.0)
     rounded = 0.0 if p_dtype is None else unit_roundoff(p_dtype)
     o = p @ v
     moved = np.stack([np.sum(p * exponent * np.abs(v[..., None, :, c] - o[..., c:c + 1]), axis=-1)
                       for c in range(v.shape[-1])], axis=-1) if v.shape[-1] else np.zeros(o.shape)
     # Worst error of a weight below the format's range is the smallest subnormal itself, hence the floor.
-    floor = (keys + 2) * fmt.tiny * (1 + 2 * KAPPA * np.max(np.abs(v), axis=-2, keepdims=True, initial=0.0))
+    floor = (keys + 2) * fmt.tiny * (1 + 2 * fmt.kappa * np.max(np.abs(v), axis=-2, keepdims=True, initial=0.0))
     size = p @ np.abs(v)
     o_bound = moved + (keys * fmt.u + 2 * rounded) * size + (keys + 1) * fmt.u * np.abs(o) + floor
     lse_bound = np.sum(p * exponent, axis=-1) + (keys * fmt.u) + 2 * rounded
-    lse_bound = lse_bound + (keys + 2) * fmt.tiny * 2 * KAPPA
+    lse_bound = lse_bound + (keys + 2) * fmt.tiny * 2 * fmt.kappa
     if pair:
         log_l = np.log(divisor[..., 0])
-        lse_bound = lse_bound + fmt.u * (KAPPA * log_l + np.abs(level[..., 0] + log_l))
+        lse_bound = lse_bound + fmt.u * (fmt.kappa * log_l + np.abs(level[..., 0] + log_l))
     empty = total[..., 0] == 0
     return Budget(np.where(empty[..., None], 0.0, o_bound), np.where(empty, 0.0, lse_bound))
 
@@ -274,7 +275,7 @@ def finish_budget(state, budget, fmt, out_fmt, pair=True):
     o, lse = in_float64(state).to(LSEState)
     level = np.where(np.isinf(lse), 0.0, np.abs(lse))
     m = level if pair else np.where(np.isinf(lse), 0.0, np.abs(in_float64(state).m))
-    convert = 0.0 if pair else fmt.u * (KAPPA * np.abs(level - m) + level)
+    convert = 0.0 if pair else fmt.u * (fmt.kappa * np.abs(level - m) + level)
     o_bound = budget.o + (0.0 if pair else fmt.u * np.abs(o))
     rounded = out_fmt.u * (np.abs(o) + o_bound) + out_fmt.tiny if out_fmt != fmt else 0.0
     empty = np.isinf(lse)
