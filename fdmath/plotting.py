@@ -1,0 +1,95 @@
+"""Figures that say in words what they show; the only importer of matplotlib.
+
+A figure of a notebook is 9 × 5 inch, its text at least 12 point, its series told apart by colour, marker and
+line style alike, six at most. `show` refuses one that is not, and one without its sentence.
+"""
+
+import io
+
+import matplotlib
+import matplotlib.figure
+import matplotlib.text
+import numpy as np
+from cycler import cycler
+from IPython import get_ipython
+from IPython.display import display
+
+SIZE = (9.0, 5.0)  # inches
+SMALLEST_TEXT = 12  # points
+MOST_SERIES = 6
+
+# Okabe and Ito's palette (2008), told apart by readers with any of the common colour deficiencies.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "X")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+
+STYLE = {
+    "figure.figsize": SIZE,
+    "figure.dpi": 100,
+    "figure.constrained_layout.use": True,
+    "font.size": 13,
+    "axes.titlesize": 14,
+    "legend.fontsize": SMALLEST_TEXT,
+    "xtick.labelsize": SMALLEST_TEXT,
+    "ytick.labelsize": SMALLEST_TEXT,
+    "axes.prop_cycle": cycler(color=COLOURS) + cycler(marker=MARKERS) + cycler(linestyle=LINES),
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 8,
+    "svg.hashsalt": "fdmath",
+}
+
+
+def style():
+    """The context (also a decorator) in which a figure is drawn: sizes, colours, markers, line styles."""
+    return matplotlib.rc_context(STYLE)
+
+
+def new_figure(columns=1, **labels):
+    """(figure, axes) of the house's size; `labels` go to the first axes: title=, xlabel=, ylabel=, xscale= …
+
+    axes is one Axes, or an array of them for columns > 1. Draw under `with style():`.
+    """
+    with style():
+        figure = matplotlib.figure.Figure()
+        axes = figure.subplots(1, columns)
+        np.ravel(axes)[0].set(**labels)
+    return figure, axes
+
+
+def show(fig, alt):
+    """Nothing; the figure is displayed with `alt` as its text, then cleared.
+
+    alt: a sentence that states what the figure shows, with figures and words that a cell has computed, so
+    that a comparison of outputs compares the claim; it is also the output metadata `image/png.alt`.
+    Raises ValueError for an alt that is no sentence, and for a figure that breaks a rule of `faults`.
+    """
+    if not (alt.strip().endswith(".") and len(alt.split()) > 2):
+        raise ValueError(f"alt must be a sentence that says what the figure shows; got {alt!r}")
+    png = io.BytesIO()
+    with style():
+        fig.savefig(png, format="png", metadata={"Software": None})
+        if broken := faults(fig):
+            raise ValueError(f"the figure {broken[0]}")
+    if get_ipython() is None:
+        print(alt)
+    else:
+        display({"text/plain": alt, "image/png": png.getvalue()}, metadata={"image/png": {"alt": alt}}, raw=True)
+    fig.clear()
+
+
+def faults(fig):
+    """The rules of the house that a drawn figure breaks, in words: its size, its smallest text, its series."""
+    found = []
+    if tuple(fig.get_size_inches()) != SIZE:
+        found.append(f"must be {SIZE[0]:g} x {SIZE[1]:g} inch; got {fig.get_size_inches()}")
+    texts = [text for text in fig.findobj(matplotlib.text.Text) if text.get_visible() and text.get_text()]
+    if small := [text for text in texts if text.get_fontsize() < SMALLEST_TEXT]:
+        found.append(f"must have text of at least {SMALLEST_TEXT} pt; got {small[0].get_text()!r}, smaller")
+    series = max((len(axes.get_legend_handles_labels()[1]) for axes in fig.axes), default=0)
+    if series > MOST_SERIES:
+        found.append(f"must have at most {MOST_SERIES} series; got {series}")
+    return found
