@@ -1,0 +1,1 @@
+"""What attention costs, counted and never timed: bytes, operations, thread blocks; hardware as data."""
