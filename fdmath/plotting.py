@@ -81,6 +81,11 @@ def show(fig, alt):
     fig.clear()
 
 
+def claim(holds, sentence):
+    """The sentence if it holds, else the same sentence under "Not so:": for the alt text of a figure."""
+    return sentence if holds else f"Not so: {sentence}"
+
+
 def faults(fig):
     """The rules of the house that a drawn figure breaks, in words: its size, its smallest text, its series."""
     found = []
@@ -93,3 +98,48 @@ def faults(fig):
     if series > MOST_SERIES:
         found.append(f"must have at most {MOST_SERIES} series; got {series}")
     return found
+
+
+@style()
+def error_plot(x, series, *, xlabel, title, base=10):
+    """A figure of measured errors and their proven bounds on two logarithmic axes, in units of u·Σp|v|.
+
+    x: (n,); series: name → (measured, bound), each (n,), in that unit. A measured error has a marker and a
+    solid line, its bound the same colour and a broken line. An error below a hundredth of the unit (0 among
+    them) is drawn there. base: of the horizontal axis, 10 or 2.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel="error of o / (u·Σp|v|)", yscale="log")
+    axes.set_xscale("log", base=base)
+    for colour, marker, (name, (measured, bound)) in zip(COLOURS, MARKERS, series.items(), strict=False):
+        axes.plot(x, np.maximum(measured, 0.01), color=colour, marker=marker, ls="-", label=f"{name}: measured")
+        axes.plot(x, bound, color=colour, marker="", ls="--", label=f"{name}: proven bound")
+    axes.legend()
+    return figure
+
+
+@style()
+def balance_plot(values, weights, parts, *, xlabel, ylabel, title):
+    """A figure of weighted values, part by part, with the point at which each part and the whole balance.
+
+    values, weights: (N,); parts: name → the indices of its keys. A triangle marks Σ w·v / Σ w.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel)
+    values, weights = np.asarray(values, float), np.asarray(weights, float)
+    row = -max(weights) / 6
+    for i, (name, keys) in enumerate(parts.items()):
+        axes.bar(values[keys], weights[keys], 0.35, color=COLOURS[i], hatch=("", "//", "..")[i % 3], label=name)
+        _balance(axes, values[keys], weights[keys], (i + 1) * row, COLOURS[i], name)
+    _balance(axes, values, weights, (len(parts) + 1) * row, "black", "together")
+    axes.axhline(0, color="black", linewidth=1)
+    axes.set_yticks(np.arange(0, max(weights) + 1))
+    axes.set_ylim((len(parts) + 1.7) * row, 1.15 * max(weights))
+    axes.legend(loc="upper right")
+    return figure
+
+
+def _balance(axes, values, weights, height, colour, name):
+    """Nothing; one triangle at the mean of the weighted values, with its name, mean and total weight."""
+    centre = np.average(values, weights=weights)
+    axes.plot([centre], [height], color=colour, marker="^", markersize=13, linestyle="")
+    text = f"{name}: mean {centre:g}, weight {weights.sum():g}"
+    axes.annotate(text, (centre, height), (12, 0), textcoords="offset points", va="center")

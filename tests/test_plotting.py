@@ -1,0 +1,112 @@
+"""Figures: the sentence that stands for a figure, the rules that a figure obeys, what the shared figures draw."""
+
+import numpy as np
+import pytest
+
+from fdmath import plotting
+from fdmath.plotting import MOST_SERIES, balance_plot, claim, error_plot, new_figure, show, style
+
+ALT = "The line rises from 1 to 2."
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What `show` displays, as a list of (data, metadata), as if in a notebook."""
+    found = []
+    monkeypatch.setattr(plotting, "get_ipython", object)
+    monkeypatch.setattr(plotting, "display", lambda data, metadata, raw: found.append((data, metadata)))
+    return found
+
+
+def line(count=1, size=None):
+    figure, axes = new_figure(title="A line", xlabel="x", ylabel="y")
+    with style():
+        for i in range(count):
+            axes.plot([0, 1], [1, 2 + i], label=f"series {i}")
+        axes.legend(fontsize=size)
+    return figure
+
+
+def test_the_sentence_is_the_text_and_the_alt_of_the_figure(shown):
+    show(line(), alt=ALT)
+    ((data, metadata),) = shown
+    assert data["text/plain"] == ALT
+    assert metadata == {"image/png": {"alt": ALT}}
+    assert data["image/png"].startswith(b"\x89PNG")
+
+
+def test_a_shown_figure_is_cleared(shown):
+    figure = line()
+    show(figure, alt=ALT)
+    assert figure.axes == []
+
+
+def test_the_same_figure_gives_the_same_bytes(shown):
+    show(line(), alt=ALT)
+    show(line(), alt=ALT)
+    assert shown[0] == shown[1]
+
+
+def test_without_a_notebook_the_sentence_is_printed(capsys):
+    show(line(), alt=ALT)
+    assert capsys.readouterr().out == ALT + "\n"
+
+
+@pytest.mark.parametrize("alt", ["", "  ", "figure.", "A line that rises"])
+def test_an_alt_that_is_no_sentence_is_refused(alt, shown):
+    with pytest.raises(ValueError, match="alt must be a sentence"):
+        show(line(), alt=alt)
+    assert shown == []
+
+
+def test_six_series_are_shown_and_seven_refused(shown):
+    show(line(MOST_SERIES), alt=ALT)
+    with pytest.raises(ValueError, match="at most 6 series; got 7"):
+        show(line(MOST_SERIES + 1), alt=ALT)
+    assert len(shown) == 1
+
+
+def test_small_text_is_refused(shown):
+    with pytest.raises(ValueError, match="text of at least 12 pt; got 'series 0'"):
+        show(line(size=11), alt=ALT)
+
+
+def test_another_size_is_refused(shown):
+    figure = line()
+    figure.set_size_inches(4, 3)
+    with pytest.raises(ValueError, match="must be 9 x 5 inch"):
+        show(figure, alt=ALT)
+
+
+def test_series_differ_in_colour_marker_and_line_style():
+    for looks in (plotting.COLOURS, plotting.MARKERS, plotting.LINES):
+        assert len(set(looks)) == MOST_SERIES
+    lines = line(MOST_SERIES).axes[0].lines
+    assert len({(x.get_color(), x.get_marker()) for x in lines}) == MOST_SERIES
+
+
+def test_a_claim_that_does_not_hold_says_so():
+    assert claim(True, ALT) == ALT
+    assert claim(np.bool_(False), ALT) == "Not so: " + ALT
+
+
+def test_the_error_plot_draws_measured_and_bound():
+    measured, bound = np.array([0.0, 2.0]), np.array([8.0, 9.0])
+    axes = error_plot([1, 10], {"m/l/o": (measured, bound)}, xlabel="level", title="Error").axes[0]
+    drawn = {x.get_label(): x.get_ydata().tolist() for x in axes.lines}
+    assert drawn == {"m/l/o: measured": [0.01, 2.0], "m/l/o: proven bound": [8.0, 9.0]}
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_the_error_plot_shows_a_nan_by_a_gap():
+    axes = error_plot([1, 10], {"m/l/o": ([np.nan, 1.0], [8.0, 9.0])}, xlabel="level", title="Error").axes[0]
+    assert np.isnan(axes.lines[0].get_ydata()[0])
+
+
+def test_the_balance_plot_marks_the_mean_of_each_part_and_of_the_whole(shown):
+    parts = {"first": [0, 1], "second": [2, 3]}
+    figure = balance_plot([2, 6, 0, 3], [1, 1, 2, 4], parts, xlabel="value", ylabel="weight", title="Balance")
+    triangles = [x.get_xdata()[0] for x in figure.axes[0].lines if x.get_marker() == "^"]
+    assert triangles == [4, 2, 5 / 2]
+    show(figure, alt=ALT)
+    assert len(shown) == 1
