@@ -49,7 +49,7 @@ def library(x, name="array"):
 
 def float_name(x, name="array"):
     """The name of the float format of the array or dtype x, one of FLOATS; TypeError for any other dtype."""
-    dtype = getattr(x, "dtype", x)
+    dtype = x if isinstance(x, type) else getattr(x, "dtype", x)  # the class np.float32 has a `dtype` of its own
     found = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     if found in FLOATS:
         return found
@@ -70,13 +70,25 @@ def dtype_of(x, name):
 
 
 def cast(x, name):
-    """x in the format called `name`; x itself where it has that format already."""
+    """x in the format called `name`; x itself where it has that format already.
+
+    Rounded once, but for float64 to 16 bits: both libraries go there through float32 (NumPy to float16
+    does not), a second rounding that stays within u·|x| of the narrow format.
+    """
     if float_name(x) == name:
         return x
     if library(x) == "torch":
         return x.to(dtype_of(x, name))
     with np.errstate(over="ignore"):  # a value beyond the format rounds to infinity, as IEEE 754 says
         return x.astype(dtype_of(x, name))
+
+
+def filled(xp, x, where, value):
+    """x with the number `value` in the places `where`, in x's own format.
+
+    A bare number in xp.where would make NumPy's bfloat16, which NumPy itself does not know, float64.
+    """
+    return xp.where(where, xp.full((), value, dtype=x.dtype, device=getattr(x, "device", None)), x)
 
 
 def widest(*names):

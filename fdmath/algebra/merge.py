@@ -23,9 +23,13 @@ def merge(a, b):
     work = backends.working(*names)
     with backends.quiet():
         left, right = (canonical(s.map(lambda x: backends.cast(x, work))) for s in (a, b))
-        both = _COMBINE[type(a)](xp, *_level_guarded(xp, left, right))
-        chosen = _select(xp, left, right, type(a)(*both))
+        chosen = join(xp, left, right, _COMBINE[type(a)])
     return type(a)(*(backends.cast(x, n) for x, n in zip(chosen, names, strict=True)))
+
+
+def join(xp, a, b, combine):
+    """combine(xp, a, b) for two canonical states in working format; where one is empty, the other's row."""
+    return _select(xp, a, b, type(a)(*combine(xp, *_level_guarded(xp, a, b))))
 
 
 def combine_lse(xp, a, b):
@@ -102,8 +106,8 @@ def flat(merge, states):
 
     For pairs c_b = e^(S_b − S_max), o = Σ c_b·o_b / Σ c_b, lse = S_max + log Σ c_b; for triples with
     S_b replaced by m_b and c_b multiplied by l_b. The sums run from the first part to the last, in the
-    same order above and below the fraction bar, so equal values merge to themselves and an empty part
-    changes nothing, bit for bit. An order like `sequential`, but `merge` is not used.
+    same order above and below the fraction bar, so v ≡ 1 stays 1 and an empty part changes nothing, bit
+    for bit. An order like `sequential`, but `merge` is not used.
     Source: document A, 2.2.2 and 2.3.4; error bounds T1 and T3.
     """
     states = list(states)
@@ -148,10 +152,15 @@ def merge_all(states, order=flat):
     Raises ValueError where there is nothing to merge (the shape of the identity would be unknown).
     """
     parts = unstack(states) if isinstance(states, KINDS) else list(states)
-    if not parts:
-        raise ValueError("states must hold at least one state; got none")
     _check_alike(parts)
-    return order(merge, parts)
+    return check_order(order)(merge, parts)
+
+
+def check_order(order):
+    """`order` itself if it can be called; TypeError otherwise."""
+    if not callable(order):
+        raise TypeError(f"order must be callable, order(merge, states) → state; got {order!r}")
+    return order
 
 
 def stack(states):

@@ -4,6 +4,7 @@ The order decides the rounding and the parallelism, never the value over the rea
 all parts at once, stands beside ⊕ itself in `fdmath.algebra.merge`.
 """
 
+import operator
 from functools import reduce
 
 from fdmath.algebra.merge import flat, merge_all
@@ -33,10 +34,9 @@ def streams(n, then=tree):
 
     An accumulator without a part is the identity; adding the identity changes nothing, so it is left out
     (document A's program takes part in it and returns NaN: claims:F1). A stream here is an accumulator,
-    not a CUDA stream. Raises ValueError for n < 1.
+    not a CUDA stream. Raises TypeError for an n that is no integer, ValueError for n < 1.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1 stream; got {n}")
+    n = whole(n, "n", least=1)
 
     def order(merge, states):
         parts = _parts(states)
@@ -49,13 +49,28 @@ def ring(rank):
     """The order in which the given rank of a ring folds: its own part first, then rank − 1, rank − 2, …
 
     as they arrive from the neighbour before it. Every rank of a ring folds the same parts in another order.
+    Ranks count modulo the number of parts. Raises TypeError for a rank that is no integer.
     """
+    rank = whole(rank, "rank")
 
     def order(merge, states):
         parts = _parts(states)
         return sequential(merge, [parts[(rank - hop) % len(parts)] for hop in range(len(parts))])
 
     return order
+
+
+def whole(value, name, least=None):
+    """`value` as an int of at least `least`; TypeError, ValueError naming the argument otherwise."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer; got {value!r}")
+    if least is not None and number < least:
+        raise ValueError(f"{name} must be at least {least}; got {number}")
+    return number
 
 
 def _parts(states):

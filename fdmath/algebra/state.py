@@ -58,7 +58,7 @@ class _State:
 
     def finalize(self):
         """The state as LSEState: o normalised, lse the natural logarithm; (0, −∞) where empty."""
-        return convert(self, LSEState)
+        return canonical(convert(self, LSEState))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +132,13 @@ def canonical(state):
     """
     xp = backends.array_namespace(state=state.payload)
     empty = is_empty(state)
-    payload = xp.where(empty[..., None], 0.0, state.payload)
+    payload = backends.filled(xp, state.payload, empty[..., None], 0.0)
     level = state.lse if isinstance(state, LSEState) else state.m
-    level = xp.where(level == float("inf"), float("nan"), level)
-    level = xp.where(empty, float("-inf"), level)
+    level = backends.filled(xp, level, level == float("inf"), float("nan"))
+    level = backends.filled(xp, level, empty, float("-inf"))
     if isinstance(state, LSEState):
         return LSEState(payload, level)
-    return type(state)(level, xp.where(empty, 0.0, state.l), payload)
+    return type(state)(level, backends.filled(xp, state.l, empty, 0.0), payload)
 
 
 def convert(state, kind):

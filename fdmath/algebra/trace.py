@@ -1,13 +1,14 @@
 """Every intermediate state of a fold, as a table: for notebooks, exercises and pencil work."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.merge import combine_acc, flat, merge
-from fdmath.algebra.state import AccState, MLOState
+from fdmath.algebra.merge import combine_acc, flat, join, merge
+from fdmath.algebra.state import AccState, MLOState, canonical, identity
 
 
 class TraceRow(NamedTuple):
@@ -52,7 +53,7 @@ def trace_keys(scores, v, base=math.e):
     """The online recurrence key by key: the state of the first 1, 2, …, N keys, with α of every step.
 
     scores: (N,) in the given base (math.e or 2); v: (N, dv) or (N,). Each key is ⊕-ed to the running
-    AccState as a state of one key. With base=2 and integer scores every digit is exact in every format.
+    AccState as a state of one key; a score of −∞ is a key that is not seen. With base=2 and integer scores every digit is exact in every format.
     Source: document A, 3.1.1 (1c) with deferred normalisation.
     """
     xp = backends.array_namespace(scores=scores, v=v)
@@ -62,13 +63,12 @@ def trace_keys(scores, v, base=math.e):
     work = backends.working(backends.float_name(scores), backends.float_name(v))
     scores, v = backends.cast(scores, work), backends.cast(v, work)
     v = v[:, None] if v.ndim == 1 else v
-    rows, running = [], None
+    rows, running = [], identity((), v.shape[1], AccState, like=scores)
     with backends.quiet():
         for i in range(scores.shape[0]):
-            key = AccState(scores[i, ...], xp.ones_like(scores[i, ...]), v[i, ...])
-            alpha = 0.0 if running is None else exp(running.m - xp.maximum(running.m, key.m))
-            running = key if running is None else AccState(*combine_acc(xp, running, key, exp))
-            rows.append(_row(f"key {i + 1}", running, alpha, log))
+            key = canonical(AccState(scores[i, ...], xp.ones_like(scores[i, ...]), v[i, ...]))
+            before, running = running, join(xp, running, key, partial(combine_acc, exp=exp))
+            rows.append(_row(f"key {i + 1}", running, _factor(xp, before.m, running.m, exp), log))
     return Trace(rows)
 
 
@@ -94,8 +94,12 @@ def trace(states, order):
 
 def _left_factor(a, merged):
     xp = backends.array_namespace(a=a.payload)
-    with backends.quiet():
-        return xp.exp(a.to(AccState).m - merged.to(AccState).m)
+    return _factor(xp, a.to(AccState).m, merged.to(AccState).m, xp.exp)
+
+
+def _factor(xp, m, new, exp):
+    """The factor from level m to the level `new` ≥ m; 0 from the level of the empty state, −∞, even to itself."""
+    return exp(m - backends.filled(xp, new, new == float("-inf"), 0.0))
 
 
 def _row(step, state, alpha, log=None):

@@ -5,7 +5,8 @@ kind=LSEState, order=streams(4, then=flat) (3.2.2); its single stream (3.1.2) is
 """
 
 from fdmath import _backends as backends
-from fdmath.algebra.merge import flat, merge_all
+from fdmath.algebra.merge import check_order, flat, merge_all
+from fdmath.algebra.order import whole
 from fdmath.algebra.state import LSEState, check_kind
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import partial_state
@@ -26,16 +27,12 @@ def key_ranges(keys, tile=None, num_splits=None):
     (⌊n/S⌋ keys a part would lose the last ones: faults:C1). Neither given: tiles of DEFAULT_TILE keys.
     Raises ValueError for a value below 1 or for both given.
     """
-    for name, value in (("tile", tile), ("num_splits", num_splits)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise TypeError(f"{name} must be an int; got {type(value).__name__}")
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1; got {value}")
     if tile is not None and num_splits is not None:
         raise ValueError(f"give tile or num_splits, not both; got tile={tile} and num_splits={num_splits}")
     if num_splits is not None:
-        return [(i * keys // num_splits, (i + 1) * keys // num_splits) for i in range(num_splits)]
-    tile = DEFAULT_TILE if tile is None else tile
+        parts = whole(num_splits, "num_splits", least=1)
+        return [(i * keys // parts, (i + 1) * keys // parts) for i in range(parts)]
+    tile = DEFAULT_TILE if tile is None else whole(tile, "tile", least=1)
     return [(start, min(start + tile, keys)) for start in range(0, keys, tile)] or [(0, 0)]
 
 
@@ -60,15 +57,16 @@ def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, or
 def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale, mask, out_dtype, stats_dtype):
     """The same, written with `partial_state` and `merge_all`, in the arrays' own library."""
     check_kind(kind)
-    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype)
-    states = tile_states(call, key_ranges(call.keys, tile, num_splits), kind, stats_dtype)
+    check_order(order)
+    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
+    states = tile_states(call, key_ranges(call.keys, tile, num_splits), kind)
     return call.finish(merge_all(states, order))
 
 
-def tile_states(call, ranges, kind=LSEState, stats_dtype=None):
+def tile_states(call, ranges, kind=LSEState):
     """The list of states of the keys start ≤ j < stop, one for each of the ranges, heads still grouped."""
     return [
-        partial_state(call.scores(start, stop), call.v[..., start:stop, :], kind, stats_dtype)
+        partial_state(call.scores(start, stop), call.v[..., start:stop, :], kind, call.stats_dtype)
         for start, stop in ranges
     ]
 

@@ -5,7 +5,7 @@ Inside, the query heads that share a KV head are folded into its rows: q (…, H
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
@@ -17,6 +17,7 @@ class Call:
     """One checked attention call: grouped arrays in working format, and what decides who sees what.
 
     q (…, Hkv, g·Nq, d) already scaled; k (…, Hkv, N, d); v (…, Hkv, N, dv); mask None or (…, Hq, Nq, N).
+    Rows of q that see no key, and of k and v that no query sees, are zeros (`without_unseen`).
     """
 
     xp: object
@@ -29,6 +30,7 @@ class Call:
     mask: object
     out_shape: tuple
     out_dtype: str
+    stats_dtype: str
     scale: float
 
     @property
@@ -41,22 +43,36 @@ class Call:
         Each score is the product of the scaled q with k, so its rounding is at most
         (d + 1)·u·scale·Σ|q||k| to first order.
         """
-        products = self.q @ self.xp.matrix_transpose(self.k[..., start:stop, :])
+        with backends.quiet():
+            products = self.q @ self.xp.matrix_transpose(self.k[..., start:stop, :])
         visible = self.visible(start, stop)
-        return products if visible is None else self.xp.where(visible, products, float("-inf"))
+        return products if visible is None else backends.filled(self.xp, products, ~visible, float("-inf"))
 
     def visible(self, start, stop):
         """A boolean array that broadcasts to the scores of keys start ≤ j < stop; None if all are visible."""
         seen = None
         if self.causal:
             seen = causal_mask(self.xp, self.queries, self.keys, self.k)[:, start:stop]
-            seen = self.xp.concat([seen] * self.group, axis=0)
+            seen = self.xp.tile(seen, (self.group, 1))
         if self.mask is not None:
             allowed = self.mask[..., start:stop]
             shape = (*self.q.shape[:-1], stop - start)
             allowed = self.xp.reshape(allowed, shape)
             seen = allowed if seen is None else seen & allowed
         return seen
+
+    def without_unseen(self):
+        """The same call with zeros in place of what nothing reads: queries without a key, keys without a query.
+
+        A score of −∞ hides what they hold from the result; its gradient is a product with them, and 0·NaN is NaN.
+        """
+        visible = self.visible(0, self.keys)
+        if visible is None:
+            return self
+        blank = {"q": ~self.xp.any(visible, axis=-1), "k": ~self.xp.any(visible, axis=-2)}
+        blank["v"] = blank["k"]
+        return replace(self, **{name: backends.filled(self.xp, getattr(self, name), rows[..., None], 0.0)
+                                for name, rows in blank.items()})
 
     def finish(self, state):
         """The result of the call: the LSEState with the heads ungrouped and o rounded once to its format."""
@@ -73,7 +89,7 @@ def causal_mask(xp, queries, keys, like):
     return j <= i + (keys - queries)
 
 
-def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None):
+def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, stats_dtype=None):
     """The checked and grouped Call for q (…, Hq, Nq, d), k (…, Hkv, Nkv, d), v (…, Hkv, Nkv, dv).
 
     Raises TypeError for kinds and dtypes, ValueError for shapes and values, before any work is done.
@@ -85,15 +101,17 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None):
             raise TypeError(f"{name} must have the dtype of q, {names['q']}; got {names[name]}")
     check_shapes(q, k, v)
     scale = check_scale(scale, q.shape[-1])
+    work = backends.working(names["q"])
     out = names["q"] if out_dtype is None else backends.float_name(out_dtype, "out_dtype")
+    stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
     q_heads, kv_heads = (q.shape[-3], k.shape[-3]) if q.ndim > 2 else (1, 1)
     out_shape = (*q.shape[:-1], v.shape[-1])
     mask = check_mask(xp, mask, (*q.shape[:-1], k.shape[-2]))
     group = q_heads // kv_heads if kv_heads else 1
-    work = backends.working(names["q"])
     q, k, v = (backends.cast(x, work) for x in (q, k, v))
     folded = xp.reshape(q, (*k.shape[:-2], group * q.shape[-2], q.shape[-1]))
-    return Call(xp, folded * scale, k, v, group, q.shape[-2], bool(causal), mask, out_shape, out, scale)
+    call = Call(xp, folded * scale, k, v, group, q.shape[-2], bool(causal), mask, out_shape, out, stats, scale)
+    return call.without_unseen()
 
 
 def check_shapes(q, k, v):
@@ -118,11 +136,16 @@ def check_shapes(q, k, v):
 
 
 def check_scale(scale, dim):
-    """The scale as a Python float: 1/√d by default; ValueError if it is not finite."""
-    value = 1.0 / math.sqrt(dim) if scale is None else float(scale)
-    if not math.isfinite(value):
+    """The scale as a Python float: 1/√d by default; TypeError for no number, ValueError if it is not finite."""
+    if scale is None:
+        return 1.0 / math.sqrt(dim)
+    try:
+        finite = math.isfinite(scale)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"scale must be a real number; got {scale!r}") from None
+    if not finite:
         raise ValueError(f"scale must be finite; got {scale!r}")
-    return value
+    return float(scale)
 
 
 def check_mask(xp, mask, shape):
@@ -146,8 +169,8 @@ def attention(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, s
     mask: boolean, True = visible. A row that sees no key is (0, −∞). Differentiable in o and lse (torch).
     Raises TypeError, ValueError (see `prepare`). Source: document A, 2.1.1.
     """
-    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype)
-    return call.finish(partial_state(call.scores(0, call.keys), call.v, stats_dtype=stats_dtype))
+    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
+    return call.finish(partial_state(call.scores(0, call.keys), call.v, stats_dtype=call.stats_dtype))
 
 
 def attention_gradient(do, dlse, q, k, v, *, causal=False, scale=None, mask=None):

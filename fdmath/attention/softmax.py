@@ -89,6 +89,7 @@ def _block(xp, scores, v, stats):
     v = xp.where(seen[..., None], v, 0.0)
     top = xp.max(backends.constant(scores), axis=-1)
     top = backends.cast(backends.cast(top, stats), backends.float_name(scores))
+    top = backends.filled(xp, top, top == float("inf"), float("nan"))  # no lawful level: the row is NaN
     weights = xp.exp(scores - xp.where(top == float("-inf"), 0.0, top)[..., None])
     return AccState(top, xp.sum(weights, axis=-1), weights @ v)
 
@@ -121,9 +122,9 @@ def _reference_level(xp, scores):
     if scores.shape[-1] == 0:
         return xp.zeros((*scores.shape[:-1], 1), dtype=scores.dtype)
     m = xp.max(backends.constant(scores), axis=-1, keepdims=True)
-    return xp.where(m == float("-inf"), 0.0, m)
+    return backends.filled(xp, m, m == float("-inf"), 0.0)
 
 
 def _one_where_zero(xp, x):
     """x with 1 in the places of zeros: a divisor for quotients whose numerator is 0 there."""
-    return xp.where(x == 0, 1.0, x)
+    return backends.filled(xp, x, x == 0, 1.0)
