@@ -143,3 +143,42 @@ def _balance(axes, values, weights, height, colour, name):
     axes.plot([centre], [height], color=colour, marker="^", markersize=13, linestyle="")
     text = f"{name}: mean {centre:g}, weight {weights.sum():g}"
     axes.annotate(text, (centre, height), (12, 0), textcoords="offset points", va="center")
+
+
+@style()
+def headline_figure(panels):
+    """A figure of error against score level, a panel for each format of the statistics, both axes logarithmic.
+
+    panels: as `fdmath.bench.headline.headline` gives them. A form's measured error has a colour, a marker and a
+    line style; its proven bound the same colour and a thin dotted line; captured heads are hollow markers.
+    """
+    figure, axes = new_figure(columns=len(panels), ylabel="error of o / (u·Σp|v|)")
+    bound, hollow = {"marker": "", "linestyle": ":", "linewidth": 1.5}, {"markerfacecolor": "none", "linestyle": ""}
+    for ax, (stats, panel) in zip(axes, panels.items(), strict=True):
+        ax.set(xscale="log", yscale="log", xlim=(2, 2e4), ylim=(0.005, 1e7))
+        ax.set(title=f"statistics in {stats}", xlabel="score level: largest |lse|")
+        for look, (form, rows) in zip(STYLE["axes.prop_cycle"], panel.rows.items(), strict=False):
+            ax.plot(panel.levels, [row.error for row in rows], **look, label=form)
+            ax.plot(panel.levels, [row.bound for row in rows], **(look | bound))
+            ax.plot(panel.head_levels, [row.error for row in panel.head_rows[form]], **(look | hollow))
+    axes[-1].plot([], [], color="grey", **bound, label="proven bound")
+    axes[-1].plot([], [], color="grey", marker="o", **hollow, label="captured heads")
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+@style()
+def weights_figure(weights):
+    """A figure of the attention weights of one query of each head, key by key, in panels on one logarithmic axis.
+
+    weights: name → (N,), each row of which sums to 1. Key 0 is drawn as a marker of its own.
+    """
+    figure = matplotlib.figure.Figure()
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
+    for ax, colour, (name, row) in zip(panels, COLOURS, weights.items(), strict=False):
+        ax.plot(np.arange(1, len(row)), row[1:], color=colour, marker="", ls="-", lw=0.8)
+        ax.plot([0], row[:1], color=colour, marker="o", ls="")
+        ax.set(yscale="log", ylim=(1e-7, 2), title=name)
+    figure.supxlabel("key, 0 is the first of the text")
+    figure.supylabel("weight of the last query")
+    return figure

@@ -1,0 +1,1 @@
+"""Sweeps that measure: errors against their proven bounds. (Timers come with what they time.)"""
