@@ -10,7 +10,7 @@ import io
 import re
 import tokenize
 
-CLOSE = re.compile(r"allclose|isclose|assert_close|assert_\w*almost\w*|assertAlmostEqual|approx")
+CLOSE = re.compile(r"\w*allclose|isclose|assert_close|assert_\w*almost\w*|assertAlmostEqual|approx")
 NAMED = re.compile(r"([ar]|abs_|rel_)?tol(erance)?s?|eps(ilon)?", re.IGNORECASE)
 SMALL = 0.01  # a float literal below this, where a result is compared or a constant named, is taken for a tolerance
 DIRECTIVE = re.compile(r"#\s*(noqa|type:|fmt:|pragma)")

@@ -1,0 +1,64 @@
+"""The phases: all are tried, a failure is a failure, and nothing found is no success."""
+
+import pytest
+
+from fdmath.workshop import phases
+from fdmath.workshop.processor import is_avx512, plainer_processors, vector_units
+
+PASSES = ["-c", "print('word'); print('=== 3 passed ===')"]
+FAILS = ["-c", "print('=== 1 failed ==='); raise SystemExit(1)"]
+
+
+def run(monkeypatch, commands, *words):
+    """The exit code of `fdmath test *words` with these commands as its phases."""
+    monkeypatch.setattr(phases, "COMMANDS", commands)
+    return phases.main(list(words))
+
+
+def test_all_passing_phases_pass_and_their_closing_lines_close(monkeypatch, capfd):
+    assert run(monkeypatch, {"unit": PASSES, "laws": PASSES}) == 0
+    assert capfd.readouterr().out.splitlines()[-2:] == ["=== 3 passed ===", "=== 3 passed ==="]
+
+
+def test_one_failing_phase_fails_all_and_the_rest_is_still_tried(monkeypatch, capfd):
+    assert run(monkeypatch, {"unit": FAILS, "laws": PASSES}) == 1
+    printed = capfd.readouterr().out.splitlines()
+    assert printed[-2:] == ["=== 1 failed ===", "=== 3 passed ==="]
+    assert [line.split()[2] for line in printed[-6:-4]] == ["failed", "passed"]
+
+
+def test_no_tests_found_is_a_failure(monkeypatch, tmp_path):
+    assert run(monkeypatch, {"unit": [*phases.PYTEST, str(tmp_path)]}) == 1
+
+
+def test_only_the_named_phases_run(monkeypatch, capfd):
+    assert run(monkeypatch, {"unit": FAILS, "laws": PASSES}, "laws") == 0
+
+
+def test_an_unknown_phase_is_code_2(monkeypatch, capfd):
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, {"unit": PASSES}, "untit")
+    assert ended.value.code == 2
+
+
+def test_a_worker_has_one_thread(monkeypatch, capfd):
+    show = "import os; print(*(os.environ[n] for n in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')))"
+    assert run(monkeypatch, {"unit": ["-c", show]}) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "1 1 1"
+
+
+def test_the_matrix_is_in_one_phase_exactly():
+    assert phases.MATRIX in phases.COMMANDS["laws"]
+    assert f"--ignore={phases.MATRIX}" in phases.COMMANDS["unit"]
+
+
+def test_portable_runs_every_phase_but_lint_on_each_plainer_processor(monkeypatch, capfd):
+    show = "import numpy; print(*numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []))"
+    assert run(monkeypatch, {"lint": FAILS, "laws": ["-c", show]}, "--portable") == 0
+    found = [line.split() for line in capfd.readouterr().out.splitlines()[-2:]]
+    assert found == [[unit for unit in vector_units() if not is_avx512(unit)], []]
+    assert len(plainer_processors()) == 2
+
+
+def test_a_clock_counts_minutes():
+    assert [phases.clock(seconds) for seconds in (0.4, 61, 600)] == ["0:00", "1:01", "10:00"]
