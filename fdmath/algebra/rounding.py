@@ -273,10 +273,10 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
 def finish_budget(state, budget, fmt, out_fmt, pair=True):
     """The Budget of a finished call: converting the state to a pair, then rounding o to the output format."""
     o, lse = in_float64(state).to(LSEState)
-    level = np.where(np.isinf(lse), 0.0, np.abs(lse))
-    m = level if pair else np.where(np.isinf(lse), 0.0, np.abs(in_float64(state).m))
-    convert = 0.0 if pair else fmt.u * (fmt.kappa * np.abs(level - m) + level)
+    empty = np.isinf(lse)
+    level = np.where(empty, 0.0, lse)
+    m = level if pair else np.where(empty, 0.0, in_float64(state).m)
+    convert = 0.0 if pair else fmt.u * (fmt.kappa * np.abs(level - m) + np.abs(level))
     o_bound = budget.o + (0.0 if pair else fmt.u * np.abs(o))
     rounded = out_fmt.u * (np.abs(o) + o_bound) + out_fmt.tiny if out_fmt != fmt else 0.0
-    empty = np.isinf(lse)
     return Budget(np.where(empty[..., None], 0.0, o_bound + rounded), np.where(empty, 0.0, budget.lse + convert))
