@@ -2,35 +2,30 @@
 
 import argparse
 import os
-import subprocess
-import sys
 
-from fdmath.workshop import installed, repository
+from jupyterlab.labapp import LabApp
+
+from fdmath.workshop import repository
 
 FIRST = "notebooks/00_start_here.ipynb"
 
 
-def command(root, extra):
-    """The words that start JupyterLab: loopback only; Jupyter makes a token of its own.
+def options(root, extra):
+    """JupyterLab's options: loopback only; it makes a token of its own.
 
     Jupyter refuses to run as root (the usual user of a container) unless told to.
     """
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return [
-        *(sys.executable, "-m", "jupyterlab", str(root / FIRST)),
-        *("--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={root}"),
+        *("--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"),
         *(["--allow-root"] if is_root else []),
         *extra,
     ]
 
 
 def main(argv=None):
-    """The exit code of JupyterLab; the words of argv that are not ours are handed on to it."""
+    """Exit code 0 once JupyterLab has ended; the words of argv that are not ours are its options."""
     parser = argparse.ArgumentParser(prog="fdmath lab", description=__doc__, epilog="Other options go to JupyterLab.")
     _, extra = parser.parse_known_args(argv)
-    if not installed("jupyterlab"):
-        raise ModuleNotFoundError("No module named 'jupyterlab'", name="jupyterlab")
-    try:
-        return subprocess.run(command(repository(), extra)).returncode
-    except KeyboardInterrupt:
-        return 0
+    LabApp.launch_instance(options(repository(), extra))
+    return 0
