@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import transformers
 
+from fdmath.algebra.rounding import format_of
 from fdmath.interop.criteria import FLOORS, RULE, Name, Profile, choose, profile, quartiles, recorded, visible, weights
 from fdmath.interop.smollm2 import NotAsExpected, Source
 
@@ -144,7 +145,7 @@ def distance(one: Head, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Distance
     not allowed for, so the bound is asked for a little more than it promises.
     """
     p_rounded, p = weights(q, k), weights(one.q, one.k)
-    shift = np.where(visible(*p.shape), _score_shift(one.q, one.k), 0).max(axis=-1, keepdims=True)
+    shift = np.where(visible(q, k), _score_shift(one.q, one.k), 0).max(axis=-1, keepdims=True)
     bound = np.expm1(2 * shift) * (p_rounded @ np.abs(v.astype(np.float64))) + p @ _rounding(one.v)
     error = np.abs(p_rounded @ v.astype(np.float64) - one.o)
     return Distance(float(error.max()), float((error / bound).max()))
@@ -159,8 +160,8 @@ def _score_shift(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 def _rounding(x: np.ndarray) -> np.ndarray:
     """Most that rounding x to fp16 moves it: u|x|, at least half the smallest subnormal."""
-    fp16 = np.finfo(np.float16)  # its epsneg is 2^-11, the unit roundoff u
-    return np.maximum(float(fp16.epsneg) * np.abs(x.astype(np.float64)), float(fp16.smallest_subnormal) / 2)
+    fp16 = format_of("float16")
+    return np.maximum(fp16.u * np.abs(x.astype(np.float64)), fp16.tiny)
 
 
 def _check(distances: dict[Name, Distance]) -> None:

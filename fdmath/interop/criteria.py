@@ -12,17 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fdmath.attention.reference import causal_mask
+from fdmath.attention.softmax import softmax_safe
 from fdmath.interop.smollm2 import NotAsExpected
 
 RULE = {
     "sink": "the head with the largest sink",
     "flat": "the head with the largest entropy",
     "peaked": "the head with the largest peak",
-    "plain": "of the other heads, the one whose worst rank in sink, entropy and peak is nearest the middle",
+    "plain": "of the other heads, the one whose worst rank in sink, entropy and peak is nearest the middle; "
+    "it must lie between the quartiles of all heads in each",
 }
 # What the head of each name must have at least, else the capture refuses it.  Half of the weight on one
 # key is a sink or a peak in any sense; three quarters of the full entropy is n ** 0.75 keys in effect.
-# "plain" must lie between the quartiles of all heads in each of the three.
 FLOORS = {"sink": ("sink", 1 / 2), "flat": ("entropy", 3 / 4), "peaked": ("peak", 1 / 2)}
 
 Name = tuple[int, int]
@@ -36,24 +38,22 @@ class Profile(NamedTuple):
     peak: float
 
 
-def visible(queries: int, keys: int) -> np.ndarray:
-    """Causal mask (queries, keys), True = visible; the last query sees the last key."""
-    return np.arange(keys) <= np.arange(keys - queries, keys)[:, None]
+def visible(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Causal mask (Nq, N) of q (Nq, d) and k (N, d), True = visible; the last query sees the last key."""
+    return causal_mask(np, len(q), len(k), q)
 
 
 def weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """Causal softmax weights (Nq, N) in fp64 of q (Nq, d) and k (N, d), scores scaled by 1/sqrt(d)."""
     q, k = q.astype(np.float64), k.astype(np.float64)
-    scores = np.where(visible(len(q), len(k)), q @ k.T / np.sqrt(q.shape[-1]), -np.inf)
-    p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return p / p.sum(axis=-1, keepdims=True)
+    return softmax_safe(np.where(visible(q, k), q @ k.T / np.sqrt(q.shape[-1]), -np.inf))
 
 
 def profile(q: np.ndarray, k: np.ndarray) -> Profile:
     """Profile of a head: q (Nq, d) holds the last Nq queries over the keys k (N, d), Nq < N."""
     p = weights(q, k)
     entropy = -np.sum(p * np.log(np.where(p > 0, p, 1)), axis=-1)
-    full = np.log(visible(*p.shape).sum(axis=-1))
+    full = np.log(visible(q, k).sum(axis=-1))
     return Profile(*(float(x.mean()) for x in (p[:, 0], entropy / full, p[:, 1:].max(axis=-1))))
 
 

@@ -62,13 +62,15 @@ def test_every_head_is_recorded_with_the_kv_head_it_reads(heads):
 
 
 def test_recording_changes_nothing_and_ends_with_the_pass(model, tokens):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     with torch.no_grad():
         before = model(tokens).logits
-        threads = torch.get_num_threads()
         list(record(model, tokens))
+        assert torch.get_num_threads() == 2
         assert torch.equal(model(tokens).logits, before)
-    assert torch.get_num_threads() == threads
     assert model.config._attn_implementation == "sdpa"
+    torch.set_num_threads(threads)
 
 
 def test_recording_twice_gives_the_same_bits(model, tokens, heads):

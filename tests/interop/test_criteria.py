@@ -47,6 +47,16 @@ def test_a_name_that_no_head_deserves_is_refused(missing):
         choose(heads(**winners))
 
 
+def test_a_plain_head_outside_the_quartiles_is_refused():
+    others = {  # each is at an end in sink or in entropy
+        "h3": (0.5, 0.34, 0.23), "h4": (0.01, 0.35, 0.24), "h5": (0.02, 0.36, 0.25),
+        "h6": (0.16, 0.7, 0.26), "h7": (0.17, 0.01, 0.27), "h8": (0.18, 0.02, 0.28),
+    }  # fmt: skip
+    winners = {"h0": (0.9, 0.31, 0.2), "h1": (0.14, 0.95, 0.21), "h2": (0.15, 0.33, 0.8)}
+    with pytest.raises(NotAsExpected, match="no head is plain"):
+        choose(heads(**winners, **others))
+
+
 def test_two_names_for_one_head_are_refused():
     with pytest.raises(NotAsExpected, match="two names"):
         choose(heads(h0=(0.6, 0.9, 0.1), h8=(0.02, 0.2, 0.8)))
