@@ -135,7 +135,7 @@ def test_writing_twice_gives_the_same_bytes_and_reads_back(tmp_path, heads):
 
 def test_the_table_shows_the_chosen_heads_or_all():
     profiles = {(0, head): Profile(head / 4, 0.5, 0.25) for head in range(4)}
-    distances = {name: Distance(1e-3, 0.5) for name in profiles}
+    distances = {name: Distance(0.001, 0.5) for name in profiles}
     captured = Captured({}, {}, {"sink": (0, 3)}, profiles, distances)
     assert "L0H3       0.750    0.500   0.250   1.0e-03     0.500  sink" in table(captured)
     assert "L0H0" not in table(captured)
