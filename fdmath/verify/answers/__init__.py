@@ -1,0 +1,1 @@
+"""One module a notebook: the stub of its code exercise, the hints, the answer, and how the laws judge it."""
