@@ -93,8 +93,9 @@ def test_a_claim_that_does_not_hold_says_so():
 def test_the_error_plot_draws_measured_and_bound():
     measured, bound = np.array([0.0, 2.0]), np.array([8.0, 9.0])
     axes = error_plot([1, 10], {"m/l/o": (measured, bound)}, xlabel="level", title="Error").axes[0]
-    drawn = {x.get_label(): x.get_ydata().tolist() for x in axes.lines}
-    assert drawn == {"m/l/o: measured": [0.01, 2.0], "m/l/o: proven bound": [8.0, 9.0]}
+    drawn = [(x.get_color(), x.get_linestyle(), list(x.get_ydata())) for x in axes.lines]
+    assert drawn[:2] == [(plotting.COLOURS[0], "-", [0.01, 2.0]), (plotting.COLOURS[0], "--", [8.0, 9.0])]
+    assert axes.get_legend_handles_labels()[1] == ["m/l/o", "its proven bound"]
     assert axes.get_xscale() == axes.get_yscale() == "log"
 
 

@@ -1,0 +1,142 @@
+"""Exercises: the stub is not tried, the answer is right, wrong answers are refuted; student copies hold no answers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fdmath.verify import exercises
+from fdmath.verify.answers import lesson_03
+from fdmath.verify.exercises import (
+    LESSONS,
+    answer_cell,
+    exercise,
+    hints_cell,
+    lesson,
+    stub_cell,
+    student_main,
+    without_answers,
+)
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CASES = 10
+
+
+def never_rescaled(m1, l1, acc1, m2, l2, acc2):
+    return np.maximum(m1, m2), l1 + l2, acc1 + acc2
+
+
+def factors_swapped(m1, l1, acc1, m2, l2, acc2):
+    m = np.maximum(m1, m2)
+    level = np.where(m == -np.inf, 0, m)
+    alpha, beta = np.exp(m2 - level), np.exp(m1 - level)
+    return m, alpha * l1 + beta * l2, alpha[:, None] * acc1 + beta[:, None] * acc2
+
+
+def without_guards(m1, l1, acc1, m2, l2, acc2):
+    m = np.maximum(m1, m2)
+    alpha, beta = np.exp(m1 - m), np.exp(m2 - m)
+    return m, alpha * l1 + beta * l2, alpha[:, None] * acc1 + beta[:, None] * acc2
+
+
+def wrong_shape(m1, l1, acc1, m2, l2, acc2):
+    return m1, l1, acc1[:, 0]
+
+
+def said(capsys, fn):
+    exercise("03", fn, cases=CASES)
+    return capsys.readouterr().out
+
+
+def test_the_stub_is_not_tried(capsys):
+    assert said(capsys, lesson_03.my_merge) == "Exercise 03: not tried yet\n"
+
+
+@pytest.mark.parametrize("result", [None, ...])
+def test_a_function_that_returns_nothing_is_not_tried(capsys, result):
+    assert said(capsys, lambda *arrays: result) == "Exercise 03: not tried yet\n"
+
+
+def test_the_answer_is_right(capsys):
+    assert said(capsys, lesson_03.answer).startswith("Exercise 03: right, all ")
+
+
+@pytest.mark.parametrize("wrong", [never_rescaled, factors_swapped, without_guards, wrong_shape])
+def test_a_wrong_answer_is_refuted_by_the_smallest_input(capsys, wrong):
+    out = said(capsys, wrong)
+    assert out.startswith("Exercise 03: not yet, ")
+    assert f"{wrong.__name__}: anchor: fail" in out
+    assert "part 1: AccState(np.array(" in out
+
+
+def test_an_answer_that_raises_is_refuted_by_what_it_raised(capsys):
+    def divides(*arrays):
+        raise ZeroDivisionError("no keys")
+
+    assert "raised ZeroDivisionError: no keys" in said(capsys, divides)
+
+
+def test_a_notebook_without_an_exercise_is_named():
+    with pytest.raises(ValueError, match="number must be one of .*; got '99'"):
+        exercise("99", lesson_03.answer)
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_cells_of_the_notebook_are_the_tested_texts(number):
+    (path,) = NOTEBOOKS.glob(f"{number}_*.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = {"".join(cell["source"]): cell for cell in cells}
+    for text in (stub_cell(number), hints_cell(number), answer_cell(number)):
+        assert text.strip() in sources
+    assert "answer" in sources[answer_cell(number)]["metadata"]["tags"]
+    (output,) = sources[stub_cell(number).strip()]["outputs"]
+    assert "".join(output["text"]) == f"Exercise {number}: not tried yet\n"
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_folded_answer_is_the_function_that_the_tests_judge(number):
+    code = answer_cell(number).partition("```python\n")[2].partition("```")[0]
+    cell = {"np": np}
+    exec(code, cell)
+    arguments = lesson(number).sample()
+    (name,) = (name for name in cell if name.startswith("my_"))
+    got, right = cell[name](*arguments), lesson(number).answer(*arguments)
+    assert all(np.array_equal(x, y) for x, y in zip(got, right, strict=True))
+
+
+def notebook(*cells):
+    return {"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def markdown(text, *tags):
+    return {"cell_type": "markdown", "id": "m", "metadata": {"tags": list(tags)}, "source": text}
+
+
+def test_a_student_copy_has_hints_but_no_answers_and_no_outputs():
+    code = {"cell_type": "code", "id": "c", "metadata": {}, "source": "1", "outputs": [1], "execution_count": 3}
+    solved = {**code, "metadata": {"tags": ["answer"]}}
+    folded = exercises.folded("Answer", "42")
+    question = markdown([f"Why?\n\n{folded}\n", f"\nHow?\n\n{folded}\n\nNext."])
+    copy = without_answers(notebook(question, markdown(exercises.folded("Hint", "41")), code, solved))
+    texts = [cell["source"] for cell in copy["cells"]]
+    assert texts == ["Why?\n\nHow?\n\nNext.", "<details><summary>Hint</summary>\n\n41\n\n</details>", "1"]
+    assert copy["cells"][2]["outputs"] == [] and copy["cells"][2]["execution_count"] is None
+
+
+def test_student_copies_of_the_notebooks_are_written_without_answers(tmp_path, capsys):
+    before = {path: path.read_bytes() for path in NOTEBOOKS.glob("*.ipynb")}
+    assert student_main(["--out", str(tmp_path / "worksheets")]) == 0
+    copies = sorted((tmp_path / "worksheets").glob("*.ipynb"))
+    assert [path.name for path in copies] == sorted(path.name for path in before)
+    for copy in copies:
+        text = copy.read_text(encoding="utf-8")
+        assert "<summary>Answer" not in text and json.loads(text)["cells"]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_notebooks_themselves_are_never_overwritten(capsys):
+    before = {path: path.read_bytes() for path in NOTEBOOKS.glob("*.ipynb")}
+    assert student_main(["--out", str(NOTEBOOKS)]) == 2
+    assert "need another folder" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
