@@ -107,10 +107,13 @@ def flat(merge, states):
     For pairs c_b = e^(S_b − S_max), o = Σ c_b·o_b / Σ c_b, lse = S_max + log Σ c_b; for triples with
     S_b replaced by m_b and c_b multiplied by l_b. The sums run from the first part to the last, in the
     same order above and below the fraction bar, so v ≡ 1 stays 1 and an empty part changes nothing, bit
-    for bit. An order like `sequential`, but `merge` is not used.
+    for bit. An order like the others, except that `merge` is not used, unless it has a method `flat` of
+    its own, which is then given the list (so budgets are folded in the order of the states).
     Source: document A, 2.2.2 and 2.3.4; error bounds T1 and T3.
     """
     states = list(states)
+    if hasattr(merge, "flat"):
+        return merge.flat(states)
     xp = _check_alike(states)
     kind, names = type(states[0]), _result_formats(states)
     work = backends.working(*names)

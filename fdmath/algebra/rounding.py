@@ -100,8 +100,10 @@ def merge_budget(a, b, fmt, of_a=None, of_b=None):
 def _pair_budget(a, b, fmt, of_a, of_b):
     """T5 plus the carried errors: with index 1 the larger lse, w the weight of 2, Δ = |S₁ − S₂|,
 
-    ε = (1−w)ε₁ + wε₂ + w(1−w)|o₂−o₁|(η₁+η₂) + u[w(1−w)(Δ+κ)|o₂−o₁| + 4w|o₂−o₁| + |o|],
-    η = (1−w)η₁ + wη₂ + u[|S| + w(Δ+κ) + (κ+1)·log1p(e^−Δ)].
+    ε = (1−w)ε₁ + wε₂ + w(1−w)(|o₂−o₁| + ε₁ + ε₂)·expm1(η₁+η₂+u(Δ+κ)) + u[4w|o₂−o₁| + |o|],
+    η = log((1−w)e^η₁ + we^η₂) + u[|S| + w(Δ+κ) + (κ+1)·log1p(e^−Δ)].
+
+    Exact in ε and η, since η reaches u|S|: (1−w)η₁ + wη₂ falls short of the error of four parts near S = 2²⁰.
     """
     gap = np.abs(a.lse - b.lse)
     small = np.exp(-gap)
@@ -113,8 +115,8 @@ def _pair_budget(a, b, fmt, of_a, of_b):
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + fmt.kappa))
     rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny
-    o_bound = carried + _times(mixed * exponent, spread) + rounding
-    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse
+    o_bound = carried + _times(mixed * exponent, spread + of_a.o + of_b.o) + rounding
+    lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
     lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small)) + 4 * fmt.tiny
     return o_bound, lse_bound
 
@@ -152,13 +154,7 @@ def fold_budget(states, order, fmt, errors=None):
     """
     parts = [in_float64(s) for s in states]
     errors = [no_error(s) for s in parts] if errors is None else list(errors)
-    if order is flat:
-        return flat_budget(parts, fmt, errors)
-
-    def step(x, y):
-        return _Carried(merge(x.state, y.state), merge_budget(x.state, y.state, fmt, x.budget, y.budget))
-
-    return order(step, [_Carried(s, e) for s, e in zip(parts, errors, strict=True)]).budget
+    return order(_Fold(fmt), [_Carried(s, e) for s, e in zip(parts, errors, strict=True)]).budget
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,11 +165,25 @@ class _Carried:
     budget: Budget
 
 
+@dataclass(frozen=True)
+class _Fold:
+    """⊕ of states that carry their budgets, and `flat` of many, as `order(merge, states)` asks for them."""
+
+    fmt: Format
+
+    def __call__(self, x, y):
+        return _Carried(merge(x.state, y.state), merge_budget(x.state, y.state, self.fmt, x.budget, y.budget))
+
+    def flat(self, carried):
+        states, budgets = [c.state for c in carried], [c.budget for c in carried]
+        return _Carried(flat(merge, states), flat_budget(states, self.fmt, budgets))
+
+
 def flat_budget(parts, fmt, errors):
     """The Budget of `flat` (T1 for triples, T3 for pairs), with the errors of the parts carried.
 
-    The same computed weights enter both sums, so an error ε_b of a weight moves o by p_b·ε_b·(o_b − o):
-    |ô − o| ≤ Σ p_b(ε̄_b + ε_b|o_b−o|) + u[(B+1)·Σ p_b|o_b| + (B+1)|o|], ε_b = expm1(u(Δ_b+κ+1) + η_b).
+    The same computed weights p_b·e^±x_b, x_b = u(Δ_b+κ+1) + η_b, enter both sums, so with ε̄_b the error of o_b
+    |ô − o| ≤ Σ p_b(e^x_b·ε̄_b + expm1(x_b)|o_b−o|) / Σ p_b·e^−x_b + u[(B+1)·Σ p_b|o_b| + (B+1)|o|].
     """
     pairs = [s.to(LSEState) for s in parts]
     count = len(parts)
@@ -184,14 +194,16 @@ def flat_budget(parts, fmt, errors):
         reference = np.where(np.isinf(whole.lse), 0.0, whole.lse)
         share = np.stack([np.exp(s.lse - reference) for s in pairs])
         distance = np.where(share > 0, np.where(np.isinf(level), 0.0, top - level), 0.0)
-        exponent = np.expm1(fmt.u * (distance + fmt.kappa + 1) + np.stack([e.lse for e in errors]))
+        drift = fmt.u * (distance + fmt.kappa + 1) + np.stack([e.lse for e in errors])
+        exponent, least = np.expm1(drift), np.sum(share * np.exp(-drift), axis=0)
         values, carried = np.stack([s.o for s in pairs]), np.stack([e.o for e in errors])
-        moved = carried + exponent[..., None] * np.abs(values - whole.o)
+        moved = np.exp(drift)[..., None] * carried + exponent[..., None] * np.abs(values - whole.o)
+        moved = np.sum(share[..., None] * moved, axis=0) / np.where(least == 0, 1.0, least)[..., None]
         size = np.sum(share[..., None] * np.abs(values), axis=0) + np.abs(whole.o)
         sums = np.exp(np.where(np.isinf(top), 0.0, reference - top))
         floor = np.where(np.isinf(whole.lse), 0.0, (count + 3) * fmt.tiny / np.minimum(1.0, sums))
         lost = 2 * fmt.kappa * floor[..., None] * np.sum(np.abs(values), axis=0)
-        o = np.sum(share[..., None] * moved, axis=0) + fmt.u * (count + 1) * size + floor[..., None] + lost
+        o = moved + fmt.u * (count + 1) * size + floor[..., None] + lost
         lse = np.sum(share * exponent, axis=0) + fmt.u * count + floor
         if isinstance(parts[0], LSEState):
             lse = lse + fmt.u * (fmt.kappa * np.abs(np.log(sums)) + np.abs(reference))
