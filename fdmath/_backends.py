@@ -5,9 +5,11 @@ Everything above this module is written once, for NumPy and torch alike, against
 means that its owner has imported it already.
 """
 
+import functools
 import importlib
 import math
 
+import array_api_compat.numpy as numpy_namespace
 import numpy as np
 from array_api_compat import array_namespace as _compat_namespace
 from array_api_compat import is_torch_array
@@ -27,15 +29,15 @@ def array_namespace(**arrays):
     Raises TypeError, naming the argument, for anything that is not an array of NumPy or torch and
     for arrays of two libraries or two devices.
     """
-    given = {name: x for name, x in arrays.items() if x is not None}
-    kinds = {name: library(x, name) for name, x in given.items()}
-    first = next(iter(given))
-    for name, x in given.items():
-        if kinds[name] != kinds[first]:
-            raise TypeError(f"{name} must be of the same library as {first} ({kinds[first]}); got {kinds[name]}")
-        if getattr(x, "device", None) != getattr(given[first], "device", None):
-            raise TypeError(f"{name} must be on the device of {first} ({given[first].device}); got {x.device}")
-    return _compat_namespace(given[first])
+    given = [(name, x) for name, x in arrays.items() if x is not None]
+    first, reference = given[0]
+    kind = library(reference, first)
+    for name, x in given[1:]:
+        if library(x, name) != kind:
+            raise TypeError(f"{name} must be of the same library as {first} ({kind}); got {library(x)}")
+        if kind == "torch" and x.device != reference.device:
+            raise TypeError(f"{name} must be on the device of {first} ({reference.device}); got {x.device}")
+    return numpy_namespace if kind == "numpy" else _compat_namespace(reference)
 
 
 def library(x, name="array"):
@@ -50,16 +52,22 @@ def library(x, name="array"):
 def float_name(x, name="array"):
     """The name of the float format of the array or dtype x, one of FLOATS; TypeError for any other dtype."""
     dtype = x if isinstance(x, type) else getattr(x, "dtype", x)  # the class np.float32 has a `dtype` of its own
-    found = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-    if found in FLOATS:
-        return found
-    try:
-        found = np.dtype(dtype).name
-    except TypeError:
-        pass
+    found = _dtype_name(dtype)
     if found not in FLOATS:
         raise TypeError(f"{name} must have a float dtype ({', '.join(FLOATS)}); got {found}")
     return found
+
+
+@functools.cache
+def _dtype_name(dtype):
+    """The name of a dtype of either library, of a NumPy scalar type, or of a name given as text."""
+    text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    if text in FLOATS:
+        return text
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return text
 
 
 def dtype_of(x, name):

@@ -42,7 +42,10 @@ def _name(dtype):
 
 @dataclass(frozen=True)
 class Format:
-    """What a bound needs to know of the working format: u, half its smallest subnormal, and κ of exp and log."""
+    """What a bound needs to know of the working format: u, what an underflow may lose, and κ of exp and log.
+
+    tiny is half the smallest subnormal (the whole one in float64, in which half of it is not a number).
+    """
 
     u: float
     tiny: float
@@ -51,7 +54,7 @@ class Format:
 
 def format_of(dtype, kappa=KAPPA):
     """The Format of an array, dtype or name."""
-    return Format(unit_roundoff(dtype), smallest_subnormal(dtype) / 2, kappa)
+    return Format(unit_roundoff(dtype), max(smallest_subnormal(dtype) / 2, smallest_subnormal("float64")), kappa)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,337 @@
+"""Cases: inputs of a subject that know their right answer, its budget, and how to change themselves.
+
+Every law is written once, against this interface:
+
+    run(subject)            the state that the subject makes of the case
+    certified()             the enclosure of the right one
+    budget(subject, …)      the bound on the subject's error
+    shifted(c)              the case with c added to every score (or level), and what rounding that cost
+    doubled(), reordered(), with_values(fn)
+    levels(), count()       the scores (or levels) that a row sees, and how many
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra import rounding
+from fdmath.algebra.merge import flat
+from fdmath.algebra.order import sequential
+from fdmath.algebra.rounding import Budget
+from fdmath.algebra.state import LSEState, is_empty
+from fdmath.attention.decode import key_ranges
+from fdmath.attention.reference import causal_mask
+from fdmath.verify import reference
+
+MERGES = ("merge", "merge_many")
+
+
+@dataclass(frozen=True, eq=False)
+class StateCase:
+    """States of one kind to be merged: parts[b] holds R rows."""
+
+    parts: tuple
+
+    def run(self, subject):
+        return subject.merge_many(list(self.parts))
+
+    def certified(self):
+        return reference.merged(self.parts)
+
+    def budget(self, subject, errors=None):
+        """T3 or T1 for a claimed flat form, T5 and T6 for a claimed pairwise one, else T4 (the widest)."""
+        fmt = subject.format(self.dtype)
+        parts = [rounding.in_float64(p) for p in self.parts]
+        errors = errors or [rounding.no_error(p) for p in parts]
+        if subject.log_base == 2:  # lse / ln 2 rounded to the format, and back
+            errors = [Budget(e.o, e.lse + 2 * fmt.u * _magnitude(p)) for e, p in zip(errors, parts, strict=True)]
+        if {"T1", "T3", "T5", "T6"} & set(subject.claims):
+            order = flat if {"T1", "T3"} & set(subject.claims) else sequential
+            bound = rounding.fold_budget(parts, order, fmt, errors)
+            return bound if subject.kind is LSEState else _seen_as_pair(bound, self.levels(), self.values()[0])
+        return rounding.chain_budget(parts, fmt, errors)
+
+    @property
+    def dtype(self):
+        return backends.float_name(self.parts[0].payload)
+
+    def shifted(self, c):
+        moved, errors = [], []
+        for part in self.parts:
+            name = "lse" if isinstance(part, LSEState) else "m"
+            level, lost = _add(getattr(part, name), c)
+            moved.append(replace(part, **{name: level}))
+            errors.append(Budget(np.zeros(part.payload.shape), lost))
+        return StateCase(tuple(moved)), errors
+
+    def doubled(self):
+        return StateCase(tuple(p for p in self.parts for _ in range(2)))
+
+    def reordered(self):
+        return StateCase(self.parts[::-1])
+
+    def with_values(self, fn):
+        """The case with fn applied to o of every part (and acc = l·o kept in step)."""
+        def change(part):
+            if part.payload_name == "o":
+                return replace(part, o=fn(part.o))
+            weight = np.where(part.l == 0, 1, part.l)[..., None].astype(part.acc.dtype)
+            return replace(part, acc=fn(part.acc / weight) * weight)
+
+        return StateCase(tuple(map(change, self.parts)))
+
+    def values(self):
+        """o of every part, (P, R, dv), 0 where a part is empty; and where a part counts, (P, R)."""
+        pairs = [rounding.in_float64(p).to(LSEState) for p in self.parts]
+        return np.stack([p.o for p in pairs]), np.stack([~is_empty(p) for p in pairs])
+
+    def levels(self):
+        return np.stack([rounding.in_float64(p).to(LSEState).lse for p in self.parts], axis=-1)
+
+    def __str__(self):
+        return "\n".join(f"part {i + 1}: {literal(p)}" for i, p in enumerate(self.parts))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCase:
+    """Scores (Nq, N), −∞ = not visible, and values v (N, dv)."""
+
+    scores: np.ndarray
+    v: np.ndarray
+
+    def run(self, subject):
+        return subject.adopt(subject.call(subject.send(self.scores), subject.send(self.v)), like=self._like(subject))
+
+    def _like(self, subject):
+        payload = np.zeros((*self.scores.shape[:-1], self.v.shape[-1]), np.float32)
+        rest = np.zeros(self.scores.shape[:-1], np.float32)
+        return LSEState(payload, rest) if subject.kind is LSEState else subject.kind(rest, rest, payload)
+
+    def certified(self):
+        return reference.block(self.scores, self.v)
+
+    def budget(self, subject, errors=None):
+        fmt, pair = subject.format(self.dtype), subject.kind is LSEState
+        lost = 0.0 if errors is None else errors
+        bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_dtype)
+        return bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0])
+
+    @property
+    def dtype(self):
+        return backends.float_name(self.scores)
+
+    def shifted(self, c):
+        scores, lost = _add(self.scores, c)
+        return replace(self, scores=scores), lost
+
+    def doubled(self):
+        return BlockCase(np.concatenate([self.scores] * 2, axis=-1), np.concatenate([self.v] * 2, axis=-2))
+
+    def reordered(self):
+        return BlockCase(self.scores[..., ::-1], self.v[..., ::-1, :])
+
+    def with_values(self, fn):
+        return replace(self, v=fn(self.v))
+
+    def values(self):
+        n = self.scores.shape[-1]
+        per_row = np.broadcast_to(rounding.exact(self.v)[:, None, :], (n, self.scores.shape[0], self.v.shape[-1]))
+        return per_row, np.moveaxis(self.scores > -np.inf, -1, 0)
+
+    def levels(self):
+        return rounding.exact(self.scores)
+
+    def split(self, at):
+        """The block of the first `at` keys and the block of the rest."""
+        return (BlockCase(self.scores[:, :at], self.v[:at]), BlockCase(self.scores[:, at:], self.v[at:]))
+
+    def __str__(self):
+        return f"scores = {literal(self.scores)}\nv = {literal(self.v)}"
+
+
+@dataclass(frozen=True, eq=False)
+class CallCase:
+    """q (B, Hq, Nq, d), k, v (B, Hkv, N, ·), and what the role adds: causal, or seq_lens (B,) and num_splits.
+
+    The last coordinate of q is 1 and that of k is 0, so that a number can be added to every score.
+    """
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    causal: bool = False
+    seq_lens: np.ndarray | None = None
+    num_splits: int = 1
+
+    def run(self, subject):
+        args = [subject.send(x) for x in (self.q, self.k, self.v)]
+        if subject.role == "decode":
+            args += [subject.send(self.seq_lens), self.num_splits]
+        if subject.role == "attention":
+            args.append(self.causal)
+        zeros = np.zeros((*self.q.shape[:-1], self.v.shape[-1]), np.float32)
+        return subject.adopt(subject.call(*args), like=LSEState(zeros, zeros[..., 0] if zeros.shape[-1] else
+                                                                np.zeros(zeros.shape[:-1], np.float32)))
+
+    def visible(self, subject=None):
+        """The boolean mask (B, Hq, Nq, N) of what is seen, by lengths and by the subject's causal alignment."""
+        batch, heads, rows, _ = self.q.shape
+        keys = self.k.shape[-2]
+        seen = np.ones((batch, heads, rows, keys), bool)
+        if self.causal:
+            offset = 0 if subject is None or subject.causal == "bottom_right" else rows - keys
+            seen = seen & (np.tril(np.ones((rows, keys), bool), keys - rows + offset) if offset else
+                           causal_mask(np, rows, keys, self.k))
+        if self.seq_lens is not None:
+            seen = seen & (np.arange(keys) < self.seq_lens[:, None, None, None])
+        return seen
+
+    def _ordered(self, subject):
+        """q with its heads in the house's order (query head h reads KV head h // g), and the inverse order."""
+        heads, kv = self.q.shape[1], self.k.shape[1]
+        order = np.arange(heads)
+        if subject is not None and subject.heads == "tiled":
+            order = order.reshape(heads // kv, kv).T.reshape(-1)
+        return order
+
+    def certified(self, subject=None):
+        order = self._ordered(subject)
+        inverse = np.argsort(order)
+        scale = None if subject is None else subject.scale
+        visible = self.visible(subject)
+        return reference.attention(self.q[:, order], self.k, self.v, scale, visible[:, order]).reordered(inverse)
+
+    def budget(self, subject, errors=None):
+        """The block's budget with the scores' rounding, the widest split form (T4, or T3), and o's own format."""
+        fmt, out = subject.format(self.dtype), rounding.format_of(self.dtype)
+        scale = 1 / math.sqrt(self.q.shape[-1]) if subject.scale is None else subject.scale
+        k, v = self._spread(self.k, subject), self._spread(self.v, subject)
+        visible = self.visible(subject)
+        k = np.where(np.any(visible, axis=-2)[..., None], k, 0.0)
+        lost = rounding.score_error(self.q, k, scale, fmt) + (0.0 if errors is None else errors)
+        scores = np.where(visible, scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2)), -np.inf)
+        block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_dtype)
+        if self.num_splits > 1 or subject.role != "attention":
+            block = self._split(subject, fmt, scores, v, lost, block)
+        if self.dtype in ("float16", "bfloat16"):
+            size = self.size(subject)
+            block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
+        return block
+
+    def _split(self, subject, fmt, scores, v, lost, block):
+        """The budget with the merge of the parts: T3 over the parts claimed, else T4 on top of the block's."""
+        if "T3" in subject.claims:
+            ranges = key_ranges(scores.shape[-1], num_splits=self.num_splits)
+            parts = [_exact_state(scores[..., a:b], v[..., a:b, :]) for a, b in ranges]
+            errors = [rounding.block_budget(scores[..., a:b], v[..., a:b, :], fmt, lost[..., a:b])
+                      for a, b in ranges]
+            return rounding.fold_budget(parts, flat, fmt, errors)
+        whole = _exact_state(scores, v)
+        level = np.where(np.isinf(scores), 0.0, np.abs(scores)).max(axis=-1, initial=0.0) + math.log(
+            max(scores.shape[-1], 1))
+        size = np.max(np.abs(np.where(np.isfinite(v), v, 0.0)), axis=-2, initial=0.0)[..., None, :]
+        size = np.broadcast_to(size, whole.o.shape)
+        wide = rounding.chain_budget([LSEState(size, level)], fmt)
+        return Budget(block.o + self.num_splits * wide.o, block.lse + self.num_splits * wide.lse)
+
+    def size(self, subject):
+        """A bound on |o|: the largest |v| that a row may see, (B, Hq, Nq, dv)."""
+        v, visible = self._spread(self.v, subject), self.visible(subject)
+        return np.max(np.where(visible[..., None], np.abs(v)[:, :, None], 0.0), axis=-2, initial=0.0)
+
+    def _spread(self, x, subject):
+        """k or v with one head for each query head, float64, 0 in the places that hold no finite number."""
+        heads, kv = self.q.shape[1], self.k.shape[1]
+        index = np.arange(heads) // (heads // kv)
+        if subject is not None and subject.heads == "tiled":
+            index = np.arange(heads) % kv
+        x = rounding.exact(x)[:, index]
+        return np.where(np.isfinite(x), x, 0.0)
+
+    @property
+    def dtype(self):
+        return backends.float_name(self.q)
+
+    def shifted(self, c):
+        """The case with the last coordinate of k set to c: every score moves by scale·c, exactly."""
+        k = self.k.copy()
+        k[..., -1] = c
+        return replace(self, k=k), None
+
+    def doubled(self):
+        """Every key twice: only where all keys are in use."""
+        return replace(self, k=np.concatenate([self.k] * 2, axis=-2), v=np.concatenate([self.v] * 2, axis=-2),
+                       seq_lens=None if self.seq_lens is None else 2 * self.seq_lens)
+
+    def filled(self):
+        """The case with every key in use and no causal mask."""
+        lens = None if self.seq_lens is None else np.full_like(self.seq_lens, self.k.shape[-2])
+        return replace(self, causal=False, seq_lens=lens)
+
+    def reordered(self):
+        return replace(self, k=self.k[..., ::-1, :], v=self.v[..., ::-1, :])
+
+    def with_values(self, fn):
+        return replace(self, v=fn(self.v))
+
+    def values(self, subject=None):
+        v = np.moveaxis(self._spread(self.v, subject), -2, 0)[..., None, :]
+        seen = np.moveaxis(self.visible(subject), -1, 0)
+        return np.broadcast_to(v, (*seen.shape, v.shape[-1])), seen
+
+    def levels(self, subject=None):
+        scale = 1 / math.sqrt(self.q.shape[-1]) if subject is None or subject.scale is None else subject.scale
+        k = self._spread(self.k, subject)
+        scores = scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2))
+        return np.where(self.visible(subject), scores, -np.inf)
+
+    def __str__(self):
+        lines = [f"{n} = {literal(getattr(self, n))}" for n in ("q", "k", "v")]
+        if self.seq_lens is not None:
+            lines += [f"seq_lens = {literal(self.seq_lens)}", f"num_splits = {self.num_splits}"]
+        return "\n".join(lines + ([f"causal = {self.causal}"] if self.causal else []))
+
+
+def _exact_state(scores, v):
+    """The LSEState of a block in float64, for bounds (its own rounding is far below what is bounded)."""
+    return backends.load("fdmath.attention.softmax:partial_state")(scores, v)
+
+
+def _seen_as_pair(budget, levels, values):
+    """The Budget of a triple's pair (o, m + log l): a relative error η of eᵐ·l moves its logarithm by −log(1 − η).
+
+    The pair itself is formed in float64, which rounds it once more. levels: (…, n), as many as merged;
+    values: (n, …, dv).
+    """
+    u = rounding.unit_roundoff("float64")
+    size = np.max(np.abs(np.where(np.isfinite(values), values, 0.0)), axis=0, initial=0.0)
+    top = np.max(np.where(np.isinf(levels), 0.0, np.abs(levels)), axis=-1, initial=0.0)
+    formed = 4 * u * (top + rounding.KAPPA * (1 + math.log(1 + levels.shape[-1])))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lse = np.where(budget.lse < 1, -np.log1p(-np.minimum(budget.lse, 1.0)), np.inf)
+    return Budget(budget.o + 2 * u * size, lse + formed)
+
+
+def _magnitude(part):
+    level = part.lse if isinstance(part, LSEState) else part.m
+    return np.where(np.isinf(level), 0.0, np.abs(level))
+
+
+def _add(x, c):
+    """fl(x + c) and the bound |fl(x + c) − (x + c)| ≤ u·|fl(x + c)| that its format gives."""
+    moved = (x + np.asarray(c, x.dtype)).astype(x.dtype)
+    lost = np.where(np.isinf(moved), 0.0, np.abs(rounding.exact(moved))) * rounding.unit_roundoff(x)
+    return moved, lost
+
+
+def literal(x):
+    """x as text that Python reads back: arrays with every digit that matters."""
+    if isinstance(x, np.ndarray):
+        body = np.array2string(x, separator=", ", floatmode="unique", threshold=200) if x.size else f"empty{x.shape}"
+        return f"np.array({' '.join(body.split())}, dtype={x.dtype.name!r})".replace("nan", "np.nan").replace(
+            "-inf", "-np.inf").replace(" inf", " np.inf").replace("[inf", "[np.inf")
+    if hasattr(x, "payload"):
+        return f"{type(x).__name__}({', '.join(literal(np.asarray(a)) for a in x)})"
+    return repr(x)

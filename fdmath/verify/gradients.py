@@ -1,0 +1,154 @@
+"""The gradient of a subject against certified derivatives, along one direction a case.
+
+A random functional Σ go·o + Σ gl·lse is differentiated by the subject (autograd, or its `backward`), the
+gradient is paired with a direction, and compared with the same functional of the certified (do, dlse).
+"""
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra import rounding
+from fdmath.algebra.state import AccState, LSEState
+from fdmath.verify import reference
+from fdmath.verify.reference import Finding
+from fdmath.verify.subject import SubjectError
+
+
+def available(subject):
+    """Whether the subject can be differentiated here, and the derivative certified."""
+    return reference.oracle is not None and (subject.backward is not None or (
+        subject.library == "torch" and not subject.in_place))
+
+
+def finding(subject, case):
+    """The Finding of the directional derivative on a float64 copy of the case, and of what empty parts get."""
+    if subject.role in ("merge", "merge_many"):
+        return _of_states(subject, case)
+    if subject.role == "block":
+        return _of_block(subject, case)
+    return _of_call(subject, case)
+
+
+def _of_states(subject, case):
+    lses = np.stack([rounding.in_float64(p).to(LSEState).lse for p in case.parts])
+    os = np.stack([rounding.in_float64(p).to(LSEState).o for p in case.parts])
+    go, gl, dos, dlses = _directions(os.shape[1:], lses.shape[1:], os.shape, lses.shape)
+    grads = _merge_gradient(subject, os, lses, go, gl)
+    empty = np.isneginf(lses)
+    if any(np.any(g[empty] != 0) for g in grads):
+        return Finding(np.inf, False, "fail", "the gradient towards an empty state is not 0")
+    right = reference.oracle.certified_merge_jvp(os, lses, dos, np.where(empty, 0.0, dlses))
+    seen = np.where(empty, 0.0, lses)
+    got = np.sum(grads[0] * dos, axis=(0, 2)) + np.sum(grads[1] * dlses, axis=0)
+    return _compare(got, right, go, gl, dlses, _spread(seen, 0), len(lses), subject)
+
+
+def _merge_gradient(subject, os, lses, go, gl):
+    """(do (P, R, dv), dlse (P, R)) of the functional, by autograd or the subject's backward."""
+    if subject.backward is not None:
+        send = [subject.send(x) for x in (go, gl, os[0], lses[0], os[-1], lses[-1])]
+        try:
+            raw = [rounding.exact(x) for x in subject.backward(*send)]
+        except Exception as error:
+            raise SubjectError(f"backward raised {type(error).__name__}: {error}") from error
+        return np.stack(raw[::2]), np.stack(raw[1::2])
+    torch = backends.load("importlib:import_module")("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in (os, lses)]
+
+    def states():
+        for o, lse in zip(*leaves, strict=True):
+            kind = subject.kind
+            yield (o, lse) if kind is LSEState else (lse, torch.where(lse == -np.inf, 0.0, 1.0).double(), o)
+
+    parts = list(states())
+    if subject.role == "merge_many":
+        result = subject.call(*(torch.stack(c) for c in zip(*parts, strict=True)))
+    else:
+        result = parts[0]
+        for part in parts[1:]:
+            result = subject.call(*result, *part)
+    return _autograd(torch, subject, result, leaves, go, gl)
+
+
+def _of_block(subject, case):
+    scores, v = rounding.exact(case.scores), rounding.exact(case.v)
+    if not scores.shape[-1]:
+        return reference.HOLDS
+    go, gl, dv, ds = _directions((len(scores), v.shape[-1]), (len(scores),), v.shape, scores.shape)
+    unseen = np.isneginf(scores)
+    ds = np.where(unseen, 0.0, ds)
+    torch = backends.load("importlib:import_module")("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in (scores, v)]
+    grads = _autograd(torch, subject, subject.call(*leaves), leaves, go, gl)
+    if np.any(grads[0][unseen] != 0):
+        return Finding(np.inf, False, "fail", "the gradient towards a key that is not visible is not 0")
+    rows = np.broadcast_to(v[:, None], (len(v), len(scores), v.shape[-1]))
+    right = reference.oracle.certified_merge_jvp(rows, scores.T, np.broadcast_to(dv[:, None], rows.shape), ds.T)
+    got = np.sum(grads[0] * ds) + np.sum(grads[1] * dv)
+    return _compare(got, right, go, gl, ds.T, _spread(np.where(unseen, 0.0, scores), 1), len(v), subject, total=True)
+
+
+def _of_call(subject, case):
+    q, k, v = (rounding.exact(x) for x in (case.q, case.k, case.v))
+    go, gl, *directions = _directions((*q.shape[:-1], v.shape[-1]), q.shape[:-1], q.shape, k.shape, v.shape)
+    torch = backends.load("importlib:import_module")("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    extra = (case.causal,) if subject.role == "attention" else ()
+    grads = _autograd(torch, subject, subject.call(*leaves, *extra), leaves, go, gl)
+    got = sum(np.sum(g * d) for g, d in zip(grads, directions, strict=True))
+    mask = case.visible(subject)
+    right = reference.oracle.certified_attention_jvp(q, k, v, *directions, scale=subject.scale, mask=mask)
+    scores = np.abs(q).sum(-1).max() * np.abs(k).max(initial=0.0)
+    slopes = np.full(q.shape[:-1], (np.abs(q).sum(-1).max() + np.abs(k).max(initial=0.0)) * q.shape[-1])[None]
+    ops = k.shape[-2] + q.shape[-1] * (2 + scores)
+    return _compare(got, right, go, gl, slopes, scores, ops, subject, total=True)
+
+
+def _autograd(torch, subject, result, leaves, go, gl):
+    """NumPy gradients of the functional of the returned state with respect to the leaves; zeros where unused."""
+    arrays = list(result)
+    try:
+        if subject.kind is not LSEState and subject.role in ("merge", "merge_many", "block"):
+            m, l, payload = arrays
+            divisor = torch.where(l == 0, 1.0, l)
+            o = payload / divisor[..., None] if subject.kind is AccState else payload
+            lse = torch.where(l == 0, -np.inf, m + torch.log(divisor))
+            arrays = [o, lse]
+        o, lse = arrays
+        seen = torch.where(torch.isinf(lse), 0.0, lse)
+        total = (torch.tensor(go) * o).sum() + (torch.tensor(gl) * seen).sum()
+        grads = torch.autograd.grad(total, leaves, allow_unused=True)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise SubjectError(f"could not be differentiated: {error}") from error
+    return [np.zeros(tuple(x.shape)) if g is None else rounding.exact(g) for g, x in zip(grads, leaves, strict=True)]
+
+
+def _compare(got, right, go, gl, slopes, spread, count, subject, total=False):
+    """The Finding of a directional derivative, row by row or (total) of the sum over all rows.
+
+    A step's derivative is g·w(1 − w)(o₂ − o₁): two weights, each off by its exponent's Δ + κ, and at most
+    eight roundings more, so 2(Δ + κ) + 8 units of u a step; `count` steps add, and the pairing is one more.
+    """
+    fmt = rounding.format_of("float64", subject.exp_u)
+    want = np.sum(go * right.o_mid, axis=-1) + gl * right.lse_mid
+    slope = np.max(np.abs(slopes), axis=0, initial=0.0)
+    size = np.sum(np.abs(go) * right.scale_o, axis=-1) + np.abs(gl) * slope
+    factor = np.expm1(fmt.u * (count + 1) * (2 * spread + 2 * fmt.kappa + 8))
+    budget = size * factor
+    if total:
+        want, budget = np.sum(want), np.sum(budget)
+    error = np.abs(got - want)
+    ratio = float(np.max(np.where(error == 0, 0.0, np.where(np.isnan(error), np.inf, error / budget)), initial=0.0))
+    detail = f"directional derivative: got {got!r}, right {want!r}"
+    return Finding(ratio, ratio == 0, "pass" if ratio <= 1 else "fail", detail)
+
+
+def _spread(levels, axis):
+    """The largest |S| along the axis, to which weights are exponentials of differences."""
+    return 2 * np.max(np.abs(levels), axis=axis, initial=0.0) if axis == 0 else 2 * np.max(np.abs(levels), initial=0.0)
+
+
+def _directions(*shapes):
+    """Fixed arrays of ±1, ±2, ±½ for functionals and directions (their choice cannot hide a term)."""
+    rng = np.random.default_rng(20231012)
+    return [rng.choice([1.0, -1.0, 2.0, 0.5, -0.5], shape) for shape in shapes]

@@ -1,0 +1,544 @@
+"""The laws of attention states: each a named function whose docstring is the law.
+
+A law takes a subject and a case and returns a Finding. It is judged at a grade that belongs to the pair
+law × subject: "budget" (within the proven bound), "bitwise" (claimed bit for bit), or "false" (broken on
+purpose: the cell passes when a counterexample is shown). The monoid laws alone are met by wrong merges
+("keep the state with the larger m"), so the anchor, which asks the oracle, is one of the set.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fdmath.algebra import rounding
+from fdmath.algebra.merge import flat
+from fdmath.algebra.merge import merge as fdmath_merge
+from fdmath.algebra.rounding import Budget
+from fdmath.algebra.state import KINDS, LSEState, identity
+from fdmath.attention.softmax import partial_state
+from fdmath.verify import gradients, strategies
+from fdmath.verify.cases import BlockCase, StateCase
+from fdmath.verify.reference import HOLDS, as_pair, merged, same
+from fdmath.verify.subject import ROLES
+
+MERGING = ("merge", "merge_many")
+KEYED = ("block", "partial", "decode", "attention")
+CALLED = ("partial", "decode", "attention")
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law: its name, equation, the roles it is about, the strategy of its cases, and its check."""
+
+    name: str
+    equation: str
+    roles: tuple
+    strategy: Callable
+    check: Callable
+    applies: Callable
+
+    @property
+    def sentence(self):
+        """The law in words: the docstring of its function."""
+        return " ".join(self.check.__doc__.split())
+
+    def concerns(self, subject):
+        """Whether the law is about this subject."""
+        return subject.role in self.roles and self.applies(subject)
+
+    def grade_for(self, subject):
+        """"bitwise", "budget" or "false", as the subject declares."""
+        if self.name in subject.false:
+            return "false"
+        return "bitwise" if self.name in subject.claims else "budget"
+
+
+LAWS: dict[str, Law] = {}
+
+
+def law(equation, roles=ROLES, applies=lambda subject: True, name=None, **drawn):
+    """A decorator that makes a Law of a check and files it under its name."""
+    def file(check):
+        title = name or check.__name__.replace("_", " ").strip()
+        LAWS[title] = Law(title, equation, roles, lambda s: strategies.cases(s, **drawn), check, applies)
+        return check
+
+    return file
+
+
+# -- the anchor -------------------------------------------------------------------------------------
+
+
+@law("fn(keys) = (Σeˢv / Σeˢ, log Σeˢ)", parts=(1, 4))
+def anchor(subject, case):
+    """What the subject returns is the attention state of its keys by definition, as the oracle certifies it."""
+    if subject.role in CALLED:
+        return case.certified(subject).judge(case.run(subject), case.budget(subject))
+    return case.certified().judge(case.run(subject), case.budget(subject))
+
+
+@law("state(A ∪ B) = state(A) ⊕ state(B), A ∩ B = ∅", ("merge", "merge_many", "block", "decode"), parts=(2, 4))
+def closure(subject, case):
+    """The state of a union of disjoint sets of keys is the ⊕ of their states."""
+    if subject.role in MERGING:
+        return _merge_of_blocks(subject, case)
+    if subject.role == "decode":
+        return _decode_in_two(subject, case)
+    parts = case.split(case.scores.shape[-1] // 3)
+    states = [part.run(subject) for part in parts]
+    errors = [part.budget(subject) for part in parts]
+    exact = [as_state(s) for s in states]
+    budget = rounding.fold_budget(exact, flat, rounding.format_of("float64"), errors)
+    return same(case.run(subject), as_state(merge_exactly(exact)), _sum(budget, case.budget(subject)))
+
+
+def _merge_of_blocks(subject, case):
+    """⊕ over the states of one-key and two-key blocks whose scores are the case's levels."""
+    scores, v = _keys_of(case)
+    half = scores.shape[-1] // 2 or 1
+    blocks = [BlockCase(scores[:, a:b], v[a:b]) for a, b in ((0, half), (half, scores.shape[-1]))]
+    parts = [partial_state(b.scores, b.v, subject.kind) for b in blocks]
+    built = StateCase(tuple(parts))
+    fmt = rounding.format_of(built.dtype)
+    errors = [rounding.block_budget(b.scores, b.v, fmt, pair=subject.kind is LSEState) for b in blocks]
+    return BlockCase(scores, v).certified().judge(built.run(subject), built.budget(subject, errors))
+
+
+def _keys_of(case):
+    """Scores (R, P) and values (P, dv), the levels of a StateCase taken as scores of its parts."""
+    dtype = case.parts[0].payload.dtype
+    scores = np.stack([p.lse if isinstance(p, LSEState) else p.m for p in case.parts], axis=-1)
+    rows = scores.shape[0]
+    first = [as_pair(p).o[0] if rows else np.zeros(p.payload.shape[-1]) for p in case.parts]
+    v = np.where(np.isfinite(np.stack(first)), np.stack(first), 0.0)
+    return scores.astype(dtype), v.astype(dtype)
+
+
+def _decode_in_two(subject, case):
+    """Decode over all keys against ⊕ of decode over the first third and over the rest."""
+    at = case.k.shape[-2] // 3
+    if not at:
+        return HOLDS
+    first = replace(case, k=case.k[..., :at, :], v=case.v[..., :at, :], seq_lens=np.minimum(case.seq_lens, at))
+    rest = replace(case, k=case.k[..., at:, :], v=case.v[..., at:, :], seq_lens=np.maximum(case.seq_lens - at, 0))
+    states = [as_state(part.run(subject)) for part in (first, rest)]
+    errors = [part.budget(subject) for part in (first, rest)]
+    budget = rounding.fold_budget(states, flat, rounding.format_of("float64"), errors)
+    return same(case.run(subject), merge_exactly(states), _sum(budget, case.budget(subject)))
+
+
+# -- the monoid -------------------------------------------------------------------------------------
+
+
+@law("(a ⊕ b) ⊕ c = a ⊕ (b ⊕ c)", ("merge",), parts=(3, 3))
+def associativity(subject, case):
+    """⊕ may be bracketed either way: the two results agree within the sum of their bounds."""
+    a, b, c = case.parts
+    left = subject.merge(subject.merge(a, b), c)
+    right = subject.merge(a, subject.merge(b, c))
+    budget = case.budget(subject)
+    mirrored = StateCase((c, b, a)).budget(subject)
+    return same(left, right, _sum(budget, mirrored))
+
+
+@law("(a ⊕ b) ⊕ c = a ⊕ (b ⊕ c), every bit", ("merge",), lambda s: "bitwise associativity" in s.false + s.claims,
+     name="bitwise associativity", parts=(3, 3))
+def bitwise_associativity(subject, case):
+    """⊕ is associative bit for bit: false in floating point, whatever the spelling, as a counterexample shows."""
+    a, b, c = case.parts
+    return same(subject.merge(subject.merge(a, b), c), subject.merge(a, subject.merge(b, c)),
+                Budget(np.full(1, np.inf), np.full((), np.inf)))
+
+
+@law("every bracketing of a₁ ⊕ … ⊕ aₙ, n ≥ 3", ("merge",), name="association orders", parts=(3, 4))
+def association_orders(subject, case):
+    """Three and more parts, bracketed in every way, give the certified ⊕ of them all."""
+    right, found = case.certified(), HOLDS
+    for bracketing in _bracketings(list(case.parts)):
+        state, budget = bracketing(subject)
+        found = found & right.judge(state, budget)
+    return found
+
+
+@law("a ⊕ b = b ⊕ a", MERGING, parts=(2, 2))
+def commutativity(subject, case):
+    """⊕ does not see the order of its two operands."""
+    mirror = case.reordered()
+    return same(case.run(subject), mirror.run(subject), _sum(case.budget(subject), mirror.budget(subject)))
+
+
+@law("∅ ⊕ a = a", MERGING, name="left identity", lone=True)
+def left_identity(subject, case):
+    """The state of no keys on the left changes nothing, whatever its o holds (NaN too)."""
+    return _identity_law(subject, case, lambda nothing, a: (nothing, a))
+
+
+@law("a ⊕ ∅ = a", MERGING, name="right identity", lone=True)
+def right_identity(subject, case):
+    """The state of no keys on the right changes nothing, whatever its o holds (NaN too)."""
+    return _identity_law(subject, case, lambda nothing, a: (a, nothing))
+
+
+def _identity_law(subject, case, order):
+    a = case.parts[0]
+    clean = as_clean(a)
+    found = HOLDS
+    for payload in (0.0, math.nan):
+        got = subject.merge(*order(_nothing(a, payload), clean))
+        # `a` merged with nothing may be renormalised by an undeclared merge: the widest form's bound
+        budget = StateCase(order(_nothing(clean, 0.0), clean)).budget(replace(subject, claims=()))
+        found = found & same(got, subject.echo(clean), budget)
+    return found
+
+
+@law("∅ ⊕ ∅ = ∅;  state(no keys) = (0, −∞)", name="empty", lone=True)
+def empty(subject, case):
+    """No keys give o = 0, lse = −∞, and nothing merged with nothing is nothing: never NaN."""
+    if subject.role in MERGING:
+        nothing = [_nothing(case.parts[0], payload) for payload in (0.0, math.nan)]
+        found = HOLDS
+        for a, b in itertools.product(nothing, nothing):
+            found = found & _is_nothing(subject.merge(a, b))
+        return found
+    if subject.role == "block":
+        cases = [BlockCase(case.scores[:, :0], case.v[:0]), BlockCase(np.full_like(case.scores, -np.inf), case.v)]
+    elif subject.role == "decode":
+        cases = [replace(case, seq_lens=np.zeros_like(case.seq_lens))]
+    else:
+        cases = [replace(case, k=case.k[..., :0, :], v=case.v[..., :0, :])]
+    found = HOLDS
+    for one in cases:
+        found = found & _is_nothing(one.run(subject))
+    return found
+
+
+def _is_nothing(state):
+    pair = as_pair(state)
+    right = LSEState(np.zeros(pair.o.shape), np.full(pair.lse.shape, -np.inf))
+    return same(pair, right, _zero())
+
+
+# -- levels and values --------------------------------------------------------------------------------
+
+
+@law("s + c  ⇒  o, lse + c", parts=(1, 4))
+def shift(subject, case):
+    """Adding c to every score leaves o as it is and adds c to lse."""
+    found = HOLDS
+    for c in (200.0, -200.0, 65536.0, -7.0):
+        if case.dtype == "float16" and abs(c) > 1e3:
+            continue
+        moved, errors = case.shifted(c)
+        scale = 1.0
+        if subject.role in CALLED:
+            scale = 1 / math.sqrt(case.q.shape[-1]) if subject.scale is None else subject.scale
+        got, was = as_pair(moved.run(subject)), as_pair(case.run(subject))
+        budget = _sum(case.budget(subject), moved.budget(subject, errors))
+        slip = 4 * rounding.unit_roundoff("float64") * (abs(c) + np.abs(np.where(np.isinf(was.lse), 0, was.lse)))
+        found = found & same(got, LSEState(was.o, was.lse + scale * c), Budget(budget.o, budget.lse + slip))
+    return found
+
+
+@law("(m + c, l·e⁻ᶜ, ·) = (m, l, ·)", ("merge",), lambda s: s.kind is not LSEState, name="reference level",
+     parts=(2, 3))
+def reference_level(subject, case):
+    """m is a reference level, not a value: the same states at other levels merge to the same state."""
+    moved, errors = [], []
+    for i, part in enumerate(case.parts):
+        c = (3.0, -5.0, 0.5)[i % 3]
+        factor = np.exp(-np.asarray(c, part.l.dtype))
+        level = part.m + np.asarray(c, part.m.dtype)
+        payload = part.payload if part.payload_name == "o" else part.acc * factor
+        moved.append(subject.kind(level, part.l * factor, payload))
+        u = rounding.unit_roundoff(level)
+        lost = np.where(np.isinf(level), 0.0, u * (np.abs(rounding.exact(level)) + rounding.KAPPA + 2))
+        size = np.abs(np.where(np.isfinite(as_pair(part).o), as_pair(part).o, 0.0))
+        tiny = rounding.smallest_subnormal(level) * math.exp(5)
+        errors.append(Budget((u * (2 * rounding.KAPPA + 4) * size + tiny) * (part.payload_name == "acc"), lost))
+    case_at = StateCase(tuple(moved))
+    budget = _sum(case.budget(subject), case_at.budget(subject, errors))
+    return same(as_pair(case_at.run(subject)), as_pair(case.run(subject)), budget)
+
+
+@law("state of the same keys in another order", ("merge_many", *KEYED), name="permutation", parts=(2, 6))
+def permutation(subject, case):
+    """The state does not depend on the order of the keys."""
+    if subject.role in CALLED:
+        case = case.filled()
+    mirror = case.reordered()
+    return same(as_pair(case.run(subject)), as_pair(mirror.run(subject)),
+                _sum(case.budget(subject), mirror.budget(subject)))
+
+
+@law("any partition of the keys, merged, is the same state", (*MERGING, "decode"), name="partition independence",
+     parts=(1, 6))
+def partition_independence(subject, case):
+    """Unbalanced, ragged, one-key and empty parts, more parts than keys: the merged state is the same."""
+    if subject.role == "decode":
+        found, right = HOLDS, case.certified(subject)
+        for splits in {1, 2, 3, case.k.shape[-2], case.k.shape[-2] + 3}:
+            one = replace(case, num_splits=splits)
+            found = found & right.judge(one.run(subject), one.budget(subject))
+        return found
+    scores, v = _keys_of(case)
+    keys, right, found = scores.shape[-1], BlockCase(scores, v).certified(), HOLDS
+    fmt = rounding.format_of(case.dtype)
+    for cuts in ([], range(1, keys), [1], [keys - 1], [0, 0, 1, keys, keys]):
+        edges = [0, *[c for c in cuts if 0 <= c <= keys], keys]
+        blocks = [BlockCase(scores[:, a:b], v[a:b]) for a, b in itertools.pairwise(edges)]
+        built = StateCase(tuple(partial_state(b.scores, b.v, subject.kind) for b in blocks))
+        errors = [rounding.block_budget(b.scores, b.v, fmt, pair=subject.kind is LSEState) for b in blocks]
+        found = found & right.judge(built.run(subject), built.budget(subject, errors))
+    return found
+
+
+@law("every key twice  ⇒  o, lse + log 2", name="duplicate keys", parts=(1, 3))
+def duplicate_keys(subject, case):
+    """Counting every key twice leaves o as it is and adds log 2 to lse: ⊕ is a sum, it is not idempotent."""
+    if subject.role in CALLED:
+        case = case.filled()
+    twice = case.doubled()
+    got, was = as_pair(twice.run(subject)), as_pair(case.run(subject))
+    budget = _sum(case.budget(subject), twice.budget(subject))
+    slip = 2 * rounding.unit_roundoff("float64") * (1 + np.abs(np.where(np.isinf(was.lse), 0, was.lse)))
+    return same(got, LSEState(was.o, was.lse + math.log(2)), Budget(budget.o, budget.lse + slip))
+
+
+@law("min v ≤ o ≤ max v", name="convexity", parts=(2, 4))
+def convexity(subject, case):
+    """o lies in the hull of the values that it sees (of the o that are merged)."""
+    got = as_pair(case.run(subject))
+    values, seen = case.values(subject) if subject.role in CALLED else case.values()
+    low = np.min(np.where(seen[..., None], values, np.inf), axis=0, initial=np.inf)
+    high = np.max(np.where(seen[..., None], values, -np.inf), axis=0, initial=-np.inf)
+    nothing = ~np.any(seen, axis=0)[..., None]
+    clipped = np.where(nothing, 0.0, np.minimum(np.maximum(got.o, low), high))
+    return same(got, LSEState(clipped, got.lse), case.budget(subject))
+
+
+@law("v ≡ 1  ⇒  o = 1", name="v is 1", parts=(2, 4))
+def v_is_1(subject, case):
+    """Equal values are their own mean: with every v (or o) equal to 1, o is 1."""
+    ones = case.with_values(np.ones_like)
+    raw = ones.run(subject)
+    state = as_pair(raw)
+    seen = ~np.isneginf(state.lse)[..., None]
+    right = LSEState(np.where(seen, 1.0, state.o * 0), state.lse)
+    return same(state, right, ones.budget(subject))
+
+
+@law("uniform scores  ⇒  lse = log #visible", name="counting", parts=(1, 6), small=True)
+def counting(subject, case):
+    """With all scores 0, lse is the logarithm of the number of visible keys and o their plain mean."""
+    if subject.role in MERGING:
+        counts = [n + 1 for n in range(len(case.parts))]
+        parts = [_counted(p, n) for p, n in zip(case.parts, counts, strict=True)]
+        built = StateCase(tuple(parts))
+        lost = [Budget(np.zeros(p.payload.shape), rounding.unit_roundoff(p.payload) * np.full(p.payload.shape[:-1],
+                math.log(n) + 1)) for p, n in zip(parts, counts, strict=True)]
+        got, budget = as_pair(built.run(subject)), built.budget(subject, lost)
+        total = float(sum(counts))
+        mean = sum(n * as_pair(p).o for p, n in zip(parts, counts, strict=True)) / total
+        return same(got, LSEState(mean, np.full(got.lse.shape, math.log(total))), _slack64(budget, mean))
+    if subject.role == "block":
+        level = BlockCase(np.where(np.isneginf(case.scores), case.scores, 0).astype(case.scores.dtype), case.v)
+    else:
+        level = replace(case, q=np.zeros_like(case.q))
+    values, seen = level.values(subject) if subject.role in CALLED else level.values()
+    visible = np.sum(seen, axis=0)
+    mean = np.sum(np.where(seen[..., None], values, 0.0), axis=0) / np.maximum(visible, 1)[..., None]
+    with np.errstate(divide="ignore"):
+        right = LSEState(mean, np.log(visible.astype(np.float64)))
+    return same(as_pair(level.run(subject)), right, _slack64(level.budget(subject), mean))
+
+
+@law("max s ≤ lse ≤ max s + log n", name="lse bounds", parts=(1, 5))
+def lse_bounds(subject, case):
+    """lse lies between the largest score and that plus the logarithm of the number of keys seen."""
+    got = as_pair(case.run(subject))
+    levels = case.levels(subject) if subject.role in CALLED else case.levels()
+    top = np.max(levels, axis=-1, initial=-np.inf)
+    count = np.sum(levels > -np.inf, axis=-1)
+    with np.errstate(divide="ignore"):
+        high = np.where(count > 0, top + np.log(np.maximum(count, 1)), -np.inf)
+    clipped = np.where(np.isnan(got.lse), -1.0, np.minimum(np.maximum(got.lse, top), high))
+    return same(got, LSEState(got.o, clipped), _slack64(case.budget(subject), got.o, high))
+
+
+@law("o(2v − 3) = 2·o(v) − 3", name="linearity", parts=(2, 4), small=True)
+def linearity(subject, case):
+    """o is linear in v, and the weights sum to 1: o(2v − 3) = 2·o(v) − 3; lse does not depend on v."""
+    other = case.with_values(lambda v: (2 * v - 3).astype(v.dtype))
+    got, was = as_pair(other.run(subject)), as_pair(case.run(subject))
+    one, two = case.budget(subject), other.budget(subject)
+    empty = np.isneginf(was.lse)[..., None]
+    right = np.where(empty, 0.0, 2 * was.o - 3)
+    budget = Budget(2 * one.o + two.o, one.lse + two.lse)
+    return same(got, LSEState(right, was.lse), _slack64(budget, right))
+
+
+@law("⊕ then convert = convert then ⊕", ("merge",), name="round trip", parts=(2, 2))
+def round_trip(subject, case):
+    """The three spellings are one algebra: merging and converting commute, through each spelling and back."""
+    got, found = as_pair(case.run(subject)), HOLDS
+    clean = [as_clean(p) for p in case.parts]
+    for kind in KINDS:
+        through = fdmath_merge(*(p.to(kind) for p in clean)).to(LSEState)
+        other = StateCase(tuple(p.to(kind) for p in clean))
+        plain = replace(subject, kind=kind, claims=(), log_base=math.e)
+        budget = _sum(case.budget(subject), other.budget(plain, _conversion(other)))
+        found = found & same(got, as_pair(through), _sum(budget, _converting(got, case)))
+    return found
+
+
+# -- keys ---------------------------------------------------------------------------------------------
+
+
+@law("unseen k, v may hold anything", ("block", "decode"), name="poison")
+def poison(subject, case):
+    """A slot that no query of the call sees changes nothing, whatever it holds; nor does a mate in the batch."""
+    was, found = case.run(subject), HOLDS
+    for bad in (math.nan, math.inf):
+        if subject.role == "block":
+            unseen = np.all(np.isneginf(case.scores), axis=0)
+            v = case.v.copy()
+            v[unseen] = bad
+            one = replace(case, v=v)
+        else:
+            unseen = np.arange(case.k.shape[-2]) >= case.seq_lens[:, None]
+            k, v = case.k.copy(), case.v.copy()
+            for x in (k, v):
+                np.moveaxis(x, 1, 2)[unseen] = bad
+            one = replace(case, k=k, v=v)
+        found = found & same(one.run(subject), was, case.budget(subject))
+    return found
+
+
+@law("later keys change no earlier row", ("attention",), name="causality")
+def causality(subject, case):
+    """Under the causal mask a row does not see the keys after it: other values there change nothing."""
+    case = replace(case, causal=True)
+    was = case.run(subject)
+    hidden = ~np.any(case.visible(subject)[0, 0], axis=0)
+    rows, keys = case.q.shape[-2], case.k.shape[-2]
+    if rows < 2 or not keys:
+        return HOLDS
+    k, v = case.k.copy(), case.v.copy()
+    k[..., -1, :-1] += 1
+    v[..., -1, :] += 1
+    if hidden[-1]:  # top-left: no row may see the last key
+        got, rows_kept = replace(case, k=k, v=v).run(subject), slice(None)
+    else:
+        got, rows_kept = replace(case, k=k, v=v).run(subject), slice(0, rows - 1)
+    pick = lambda s: LSEState(s.o[..., rows_kept, :], s.lse[..., rows_kept])  # noqa: E731
+    budget = case.budget(subject)
+    return same(pick(got), pick(was), Budget(budget.o[..., rows_kept, :], budget.lse[..., rows_kept]))
+
+
+@law("d(o, lse) = Σp·ds·(v − o) + Σp·dv, Σp·ds", (*MERGING, "block", "partial", "attention"),
+     gradients.available, name="gradient", parts=(1, 4), small=True)
+def gradient(subject, case):
+    """The gradients of o and of lse are those of the definition, and 0, never NaN, towards an empty state."""
+    return gradients.finding(subject, case)
+
+
+# -- shared -------------------------------------------------------------------------------------------
+
+
+def as_state(state):
+    """The state in float64 in the spelling it has, empty rows the identity."""
+    return rounding.in_float64(state)
+
+
+def merge_exactly(states):
+    """The LSEState of the certified ⊕ of float64 states."""
+    right = merged(states)
+    return LSEState(right.o, right.lse)
+
+
+def as_clean(state):
+    """The state with NaN in empty rows replaced by 0, in its own format."""
+    clean = rounding.in_float64(state)
+    return type(state)(*(np.asarray(x).astype(y.dtype) for x, y in zip(clean, state, strict=True)))
+
+
+def _nothing(like, payload):
+    nothing = identity(like.payload.shape[:-1], like.payload.shape[-1], type(like), like.payload)
+    return replace(nothing, **{nothing.payload_name: np.full_like(nothing.payload, payload)})
+
+
+def _counted(part, n):
+    """A state of n equal keys of score 0 with the part's o (integers): every array exact but log n."""
+    o = as_pair(part).o
+    o = np.where(np.isfinite(o), np.round(np.clip(o, -8, 8)), 0.0).astype(part.payload.dtype)
+    rest = np.zeros(o.shape[:-1], o.dtype)
+    if isinstance(part, LSEState):
+        return LSEState(o, rest + np.asarray(math.log(n), o.dtype))
+    count = rest + np.asarray(n, o.dtype)
+    return type(part)(rest, count, o * count[..., None] if part.payload_name == "acc" else o)
+
+
+def _conversion(case):
+    """The errors of parts that were converted to their spelling once."""
+    u = rounding.unit_roundoff(case.dtype)
+    errors = []
+    for part in case.parts:
+        pair = as_pair(part)
+        lse = np.where(np.isfinite(pair.lse), np.abs(pair.lse), 0.0)
+        o = np.where(np.isfinite(pair.o), np.abs(pair.o), 0.0)
+        errors.append(Budget(2 * u * o + 2 * rounding.smallest_subnormal(case.dtype),
+                             u * (2 * lse + rounding.KAPPA * 5 + 2)))
+    return errors
+
+
+def _converting(pair, case):
+    """What converting a merged state to a pair adds."""
+    u = rounding.unit_roundoff(case.dtype)
+    lse = np.where(np.isfinite(pair.lse), np.abs(pair.lse), 0.0)
+    o = np.where(np.isfinite(pair.o), np.abs(pair.o), 0.0)
+    return Budget(2 * u * o + 2 * rounding.smallest_subnormal(case.dtype), u * (2 * lse + rounding.KAPPA * 8))
+
+
+def _bracketings(parts):
+    """Every way to bracket the parts: callables subject → (state, budget)."""
+    if len(parts) == 1:
+        yield lambda subject: (parts[0], None)
+        return
+    for cut in range(1, len(parts)):
+        for left in _bracketings(parts[:cut]):
+            for right in _bracketings(parts[cut:]):
+                yield _bracket(left, right, len(parts))
+
+
+def _bracket(left, right, count):
+    def both(subject):
+        (a, of_a), (b, of_b) = left(subject), right(subject)
+        state = subject.merge(a, b)
+        case = StateCase((_in_kind(a, subject), _in_kind(b, subject)))
+        known = [x if x is not None else rounding.no_error(s) for x, s in zip((of_a, of_b), case.parts, strict=True)]
+        return state, case.budget(subject, known)
+
+    return both
+
+
+def _in_kind(state, subject):
+    return state if isinstance(state, subject.kind) else state.to(subject.kind)
+
+
+def _sum(a, b):
+    return Budget(a.o + b.o, a.lse + b.lse)
+
+
+def _zero():
+    return Budget(np.zeros(1), np.zeros(()))
+
+
+def _slack64(budget, *sizes):
+    """The budget widened by the float64 rounding of a right value computed here (a few operations)."""
+    u = 8 * rounding.unit_roundoff("float64")
+    o = np.where(np.isfinite(sizes[0]), np.abs(sizes[0]), 0.0)
+    lse = np.where(np.isfinite(sizes[1]), np.abs(sizes[1]), 0.0) if len(sizes) > 1 else 0.0
+    return Budget(budget.o + u * (4 + o), budget.lse + u * (4 + lse))

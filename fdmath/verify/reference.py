@@ -1,0 +1,191 @@
+"""The right answer of a case, certified: by the oracle's balls, or by float64 with its own proven bound.
+
+Without python-flint a float64 evaluation stands in, and its radius is fdmath's own bound in float64:
+far below any float32 budget, so float32 subjects are judged as surely; a float64 subject may be undecided.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra import rounding
+from fdmath.algebra.merge import flat, merge_all
+from fdmath.algebra.rounding import Budget
+from fdmath.algebra.state import AccState, LSEState, MLOState
+from fdmath.attention.softmax import partial_state
+
+try:
+    from fdmath import oracle
+except ImportError:  # python-flint is an extra
+    oracle = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a law found on one case: the worst error / budget, whether it held bit for bit, and where it was worst."""
+
+    ratio: float
+    bitwise: bool = False
+    verdict: str = "pass"
+    detail: str = ""
+
+    def __and__(self, other):
+        """The worse of two findings."""
+        worse = max(self, other, key=lambda f: (_RANK[f.verdict], f.ratio))
+        return Finding(worse.ratio, self.bitwise and other.bitwise, worse.verdict, worse.detail)
+
+
+_RANK = {"pass": 0, "undecided": 1, "fail": 2}
+HOLDS = Finding(0.0, True)
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """The right (o, lse) as an oracle Enclosure, seen through a permutation of the heads if one is given."""
+
+    enclosure: object
+    heads: np.ndarray | None = None
+
+    def reordered(self, heads):
+        return Certified(self.enclosure, np.argsort(heads))
+
+    @property
+    def o(self):
+        return self._out(self.enclosure.o_mid)
+
+    @property
+    def lse(self):
+        return self._out(self.enclosure.lse_mid)
+
+    def judge(self, state, budget):
+        """The Finding of a state (any spelling) against the exact values, compared inside the balls."""
+        pair = as_pair(state)
+        into = (lambda x: x) if self.heads is None else (lambda x: x[:, self.heads])
+        o, lse = into(pair.o), into(pair.lse)
+        bound = (into(budget.o), into(budget.lse))
+        errors = self.enclosure.errors((o, lse))
+        verdict = self.enclosure.verdict((o, lse), tuple(np.where(np.isfinite(b), b, np.inf) for b in bound))
+        return _finding(errors, bound, (self.enclosure.o_mid, self.enclosure.lse_mid), (o, lse), verdict)
+
+    def _out(self, x):
+        return x if self.heads is None else x[:, np.argsort(self.heads)]
+
+
+@dataclass(frozen=True, eq=False)
+class Approximate:
+    """The right (o, lse) in float64, with a radius that holds its own rounding."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    radius: Budget
+
+    def reordered(self, heads):
+        return Approximate(self.o[:, heads], self.lse[:, heads],
+                           Budget(self.radius.o[:, heads], self.radius.lse[:, heads]))
+
+    def judge(self, state, budget):
+        pair = as_pair(state)
+        errors = gaps(pair, LSEState(self.o, self.lse))
+        upper = tuple(e + r for e, r in zip(errors, self.radius, strict=True))
+        certain = all(np.all(e - r <= b) for e, r, b in zip(errors, self.radius, budget, strict=True))
+        passed = all(np.all(e <= b) for e, b in zip(upper, budget, strict=True))
+        verdict = "pass" if passed else ("undecided" if certain else "fail")
+        return _finding(errors, tuple(budget), (self.o, self.lse), (pair.o, pair.lse), verdict)
+
+
+def same(got, want, budget):
+    """The Finding of two computed states that should be equal within a budget; a raw NaN equals a raw NaN."""
+    errors = gaps(as_pair(got), as_pair(want))
+    bitwise = type(got) is type(want) and all(equal(x, y) for x, y in zip(got, want, strict=True))
+    bound = tuple(np.broadcast_to(b, e.shape) for b, e in zip(budget, errors, strict=True))
+    passed = all(np.all(e <= b) for e, b in zip(errors, bound, strict=True))
+    pair, right = as_pair(got), as_pair(want)
+    return _finding(errors, bound, (right.o, right.lse), (pair.o, pair.lse), "pass" if passed else "fail", bitwise)
+
+
+def exactly(got, want):
+    """The Finding of two states that must be equal bit for bit: ratio 0 or infinite."""
+    return same(got, want, Budget(np.zeros(1), np.zeros(())))
+
+
+def equal(x, y):
+    """Whether two arrays hold equal values, NaN equal to NaN and −0 to +0, in the same dtype and shape."""
+    return x.dtype == y.dtype and x.shape == y.shape and bool(np.all((x == y) | ((x != x) & (y != y))))
+
+
+def as_pair(state):
+    """The state as a float64 (o, lse), as it stands: an empty row keeps what it holds."""
+    with backends.quiet():
+        if isinstance(state, LSEState):
+            return LSEState(rounding.exact(state.o), rounding.exact(state.lse))
+        raw = type(state)(*(rounding.exact(x) for x in state))
+        pair = raw.to(LSEState)
+    return LSEState(np.where(np.isneginf(pair.lse)[..., None], raw.payload, pair.o), pair.lse)
+
+
+def gaps(got, want):
+    """(|o − o'|, |lse − lse'|), 0 where equal (infinities included), infinite where either is NaN."""
+    def gap(x, y):
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart = np.abs(x - y)
+        return np.where(x == y, 0.0, np.where(np.isnan(apart), np.inf, apart))
+
+    return gap(got.o, want.o), gap(got.lse, want.lse)
+
+
+def _finding(errors, budgets, right, got, verdict, bitwise=False):
+    ratios = [_ratio(e, b) for e, b in zip(errors, budgets, strict=True)]
+    worst = [float(np.max(r, initial=0.0)) for r in ratios]
+    which = 0 if worst[0] >= worst[1] else 1
+    if not ratios[which].size:
+        return Finding(0.0, bitwise, verdict)
+    at = np.unravel_index(np.argmax(ratios[which]), ratios[which].shape)
+    name = ("o", "lse")[which] + (str([int(i) for i in at]) if at else "")
+    budget = np.broadcast_to(budgets[which], ratios[which].shape)
+    detail = (f"{name}: got {float(got[which][at])!r}, right {float(right[which][at])!r}, "
+              f"error {float(errors[which][at]):.3g}, budget {float(budget[at]):.3g}")
+    return Finding(worst[which], bitwise, verdict, detail)
+
+
+def _ratio(error, budget):
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 0.0, np.where(np.isnan(error), np.inf, error / budget))
+
+
+def merged(parts):
+    """The certified ⊕ of states of one kind, taken as exact numbers."""
+    columns = [np.stack([np.asarray(x) for x in c]) for c in zip(*parts, strict=True)]
+    if oracle is not None:
+        by_kind = {LSEState: "certified_merge", MLOState: "certified_merge_mlo", AccState: "certified_merge_acc"}
+        return Certified(getattr(oracle, by_kind[type(parts[0])])(*columns))
+    exact = [rounding.in_float64(p) for p in parts]
+    whole = as_pair(merge_all(exact, flat))
+    bound = rounding.fold_budget(exact, flat, rounding.format_of("float64"))
+    return Approximate(whole.o, whole.lse, bound)
+
+
+def block(scores, v):
+    """The certified state of one block of scores (−∞ = not visible)."""
+    if oracle is not None:
+        return Certified(oracle.certified_block(scores, v))
+    scores, v = rounding.exact(scores), rounding.exact(v)
+    state = partial_state(scores, v)
+    return Approximate(state.o, state.lse, rounding.block_budget(scores, v, rounding.format_of("float64")))
+
+
+def attention(q, k, v, scale, visible):
+    """The certified attention of q over k, v where `visible`; scale None for 1/√d."""
+    if oracle is not None:
+        return Certified(oracle.certified_attention(q, k, v, scale=scale, mask=visible))
+    q, k, v = (rounding.exact(x) for x in (q, k, v))
+    group = q.shape[-3] // k.shape[-3]
+    k, v = (np.repeat(x, group, axis=-3) for x in (k, v))
+    seen = np.any(visible, axis=-2)[..., None]
+    k, v = np.where(seen, k, 0.0), np.where(seen, v, 0.0)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = np.where(visible, scale * (q @ np.swapaxes(k, -1, -2)), -np.inf)
+    fmt, state = rounding.format_of("float64"), partial_state(scores, v)
+    lost = np.where(visible, rounding.score_error(q, k, scale, fmt), 0.0)
+    return Approximate(state.o, state.lse, rounding.block_budget(scores, v, fmt, lost))

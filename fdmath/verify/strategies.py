@@ -1,0 +1,123 @@
+"""Hypothesis strategies of cases: empty states, single keys, ties, huge gaps, extreme levels and subnormals are likely.
+
+Random data hides most faults (claims.md section 3, faults.md section 2), so a level is a base plus an
+offset, both drawn from lists of the numbers at which real kernels broke, or a small float.
+"""
+
+import ml_dtypes
+import numpy as np
+from hypothesis import strategies as st
+
+from fdmath.algebra.state import LSEState, MLOState
+from fdmath.verify.cases import BlockCase, CallCase, StateCase
+
+BASES = [1.0, -200.0, 89.0, 100.0, 710.0, -2e4, 2e4, 6e4, -6e4, 1e6, -1e7]
+OFFSETS = [0.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.5, -18.0, -90.0, -104.0, -200.0, -1000.0, -2e4]
+VALUES = [0.0, 1.0, 1.0, -1.0, 2.0, 3.0, 5.0, 1000.0, -1e30, 1e30, 1e-30, 1e-44, -0.0]
+SMALL_VALUES = [0.0, 1.0, -1.0, 2.0, 3.0, 5.0, -4.0, 7.0]
+
+
+def offsets():
+    return st.one_of(st.sampled_from(OFFSETS), st.floats(-4, 4, width=16), st.floats(-20, 0, width=16))
+
+
+def values(small=False):
+    """Values; `small` gives integers whose sums and products stay exact in every format."""
+    if small:
+        return st.sampled_from(SMALL_VALUES)
+    return st.one_of(st.sampled_from(VALUES), st.floats(-8, 8, width=16))
+
+
+@st.composite
+def levels(draw, shape, dtype, empties=True):
+    """An array of levels (P, R) around one base: some −∞, ties and near ties, gaps."""
+    base = draw(st.one_of(st.just(0.0), st.sampled_from(BASES)))
+    flat = [draw(offsets()) for _ in range(int(np.prod(shape)))]
+    table = (base + np.array(flat, np.float64).reshape(shape)).astype(dtype)
+    if empties and draw(st.booleans()):
+        gone = draw(st.lists(st.booleans(), min_size=table.size, max_size=table.size))
+        table[np.array(gone, bool).reshape(shape)] = -np.inf
+    return table
+
+
+def _array(draw, shape, elements, dtype):
+    flat = [draw(elements) for _ in range(int(np.prod(shape)))]
+    with np.errstate(over="ignore"):
+        array = np.array(flat, np.float64).reshape(shape)
+        top = float(_finfo(dtype).max) / 8
+        return np.clip(array, -top, top).astype(dtype)
+
+
+def _finfo(dtype):
+    return np.finfo(np.float16 if dtype == "float16" else np.float32 if dtype == "bfloat16" else dtype)
+
+
+def _numpy_dtype(name):
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+@st.composite
+def states(draw, subject, parts=(2, 2), empties=True, small=False):
+    """StateCases of the subject's kind: P parts of R rows; empty rows hold NaN half the time."""
+    dtype = _numpy_dtype(draw(st.sampled_from([d for d in subject.dtypes if d in ("float32", "float64")])))
+    count = draw(st.integers(*parts))
+    rows, dv = draw(st.sampled_from([1, 1, 1, 2, 3, 0])), draw(st.sampled_from([1, 1, 2, 3]))
+    level = draw(levels((count, rows), dtype, empties))
+    o = _array(draw, (count, rows, dv), values(small), dtype)
+    if empties and draw(st.booleans()):
+        o[np.isneginf(level)] = np.nan
+    if subject.kind is LSEState:
+        return StateCase(tuple(LSEState(o[b], level[b]) for b in range(count)))
+    l = _array(draw, (count, rows), st.one_of(st.sampled_from([1.0, 2.0, 3.0]), st.floats(1, 64, width=16)), dtype)
+    l[np.isneginf(level)] = 0
+    if subject.kind is MLOState:
+        return StateCase(tuple(MLOState(level[b], l[b], o[b]) for b in range(count)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return StateCase(tuple(subject.kind(level[b], l[b], o[b] * l[b][:, None]) for b in range(count)))
+
+
+@st.composite
+def blocks(draw, subject, keys=(0, 6), empties=True, small=False):
+    """BlockCases: N keys, some not visible to a row, some to none."""
+    dtype = _numpy_dtype(draw(st.sampled_from(subject.dtypes)))
+    n, rows, dv = draw(st.integers(*keys)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    scores = draw(levels((rows, n), np.dtype(np.float64), empties))
+    with np.errstate(over="ignore"):
+        scores = scores.astype(dtype)
+    scores[np.isposinf(scores.astype(np.float64))] = 0
+    return BlockCase(scores, _array(draw, (n, dv), values(small), dtype))
+
+
+@st.composite
+def calls(draw, subject, keys=(1, 7), empties=True, small=False):
+    """CallCases of the subject's role: grouped heads, Nq ≠ Nkv, ragged lengths (0 among them), odd splits.
+
+    k carries levels as scores do; the last coordinate of q is 1 and of k 0.
+    """
+    dtype = _numpy_dtype(draw(st.sampled_from(subject.dtypes)))
+    decode, masked = subject.role == "decode", subject.role == "attention"
+    batch, kv, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
+    rows = 1 if decode else draw(st.integers(1, 3))
+    q = _array(draw, (batch, kv * group, rows, d), st.sampled_from([1.0, 0.0, -1.0, 0.5, 0.30078125]), dtype)
+    k = _array(draw, (batch, kv, n, d), offsets(), dtype)
+    k[..., 0] = np.clip(draw(levels((batch, kv, n), np.dtype(np.float64), False)), -6e4, 6e4).astype(dtype)
+    q[..., -1], k[..., -1] = 1, 0
+    v = _array(draw, (batch, kv, n, dv), values(small), dtype)
+    lens = None
+    if decode:
+        least = 0 if empties else 1
+        lens = np.array([draw(st.integers(least, n)) if n >= least else 0 for _ in range(batch)])
+    splits = draw(st.integers(1, 9)) if decode else 1
+    return CallCase(q, k, v, masked and draw(st.booleans()), lens, splits)
+
+
+def cases(subject, **options):
+    """The strategy of the subject's role."""
+    lone = options.pop("lone", False)
+    if subject.role in ("merge", "merge_many"):
+        low, high = options.pop("parts", (2, 4))
+        low = 1 if lone or subject.role == "merge_many" else max(low, 2)  # ⊕ is only called for two
+        return states(subject, parts=(1, 1) if lone else (low, high), **options)
+    options.pop("parts", None)
+    return (blocks if subject.role == "block" else calls)(subject, **options)

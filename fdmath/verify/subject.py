@@ -1,0 +1,176 @@
+"""A subject: a function to be judged, with what it declares about itself.
+
+Roles and their calls (arrays with the house's shapes; lse natural unless log_base says otherwise):
+
+    merge(o1, lse1, o2, lse2) → (o, lse)           o (R, dv), lse (R,), R ≥ 0
+    merge_many(o, lse) → (o, lse)                  o (P, R, dv), lse (P, R)
+    block(scores, v) → (o, lse)                    scores (Nq, N), −∞ = not visible; v (N, dv)
+    partial(q, k, v) → (o, lse)                    q (B, Hq, Nq, d), k (B, Hkv, N, d), v (B, Hkv, N, dv)
+    decode(q, k, v, seq_lens, num_splits) → …      Nq = 1; seq_lens (B,) counts the keys in use
+    attention(q, k, v, causal) → …
+
+With kind=MLOState or AccState a state is passed and returned as three arrays in the order written,
+(m, l, o) or (m, l, acc), in merges and blocks.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
+from fdmath.algebra.state import LSEState
+
+ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
+
+
+class SubjectError(Exception):
+    """What a subject's call raised, or a result that is no state: it broke its role's contract."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function under judgement and its declarations; only a declaration ever widens a budget.
+
+    name, role, fn: see the module. library: "numpy" or "torch", what fn takes. in_place: fn may write its
+    operands (it is given private copies, and may return None: the result is then read from the first).
+    kind: the spelling of states in merges and blocks. log_base: math.e or 2, of every lse passed and
+    returned. empty: what lse is for no keys, −∞ or +∞. lse_layout: "heads_first" (…, H, Nq) or
+    "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left". heads: "interleaved" (h // g) or "tiled"
+    (h mod Hkv). scale: None for 1/√d. dtypes: formats to try. p_dtype: the format to which P is rounded
+    before P·v. stats_dtype: the format of m, l and lse. exp_u: error of exp and log in units of u.
+    claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", "T5", …).
+    false: names of laws that it is known, and shown, to break. backward: for merges,
+    backward(do, dlse, o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), where autograd does not apply.
+    """
+
+    name: str
+    role: str
+    fn: Callable
+    backward: Callable | None = None
+    library: str = "numpy"
+    in_place: bool = False
+    kind: type = LSEState
+    log_base: float = math.e
+    empty: float = -math.inf
+    lse_layout: str = "heads_first"
+    causal: str = "bottom_right"
+    heads: str = "interleaved"
+    scale: float | None = None
+    dtypes: tuple = ("float32", "float64")
+    p_dtype: str | None = None
+    stats_dtype: str | None = None
+    exp_u: float = KAPPA
+    claims: tuple = ()
+    false: tuple = ()
+
+    def __post_init__(self):
+        _one_of("role", self.role, ROLES)
+        _one_of("library", self.library, ("numpy", "torch"))
+        _one_of("log_base", self.log_base, (math.e, 2))
+        _one_of("empty", self.empty, (-math.inf, math.inf))
+        _one_of("lse_layout", self.lse_layout, ("heads_first", "heads_last"))
+        _one_of("causal", self.causal, ("bottom_right", "top_left"))
+        _one_of("heads", self.heads, ("interleaved", "tiled"))
+
+    def format(self, dtype):
+        """The Format that bounds the subject's work on inputs of a dtype: its statistics may be coarser."""
+        work = backends.working(dtype)
+        fmt = format_of(work, self.exp_u)
+        if self.stats_dtype is None:
+            return fmt
+        return type(fmt)(max(fmt.u, unit_roundoff(self.stats_dtype)), fmt.tiny, fmt.kappa)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def merge(self, a, b):
+        """The state that the subject makes of a ⊕ b (NumPy, in the subject's kind)."""
+        if self.role == "merge_many":
+            return self.merge_many([a, b])
+        sent = [self.send(x) for x in (*self.present(a), *self.present(b))]
+        got = self.call(*sent)
+        return self.adopt(sent[: len(sent) // 2] if got is None and self.in_place else got, like=a)
+
+    def merge_many(self, states):
+        """The state that the subject makes of a list of states."""
+        if self.role == "merge":
+            total = states[0]
+            for part in states[1:]:
+                total = self.merge(total, part)
+            return total
+        columns = zip(*(self.present(s) for s in states), strict=True)
+        return self.adopt(self.call(*(self.send(np.stack(c)) for c in columns)), like=states[0])
+
+    def echo(self, state):
+        """The state as it comes back when it is only presented and adopted again."""
+        return self.adopt([self.send(x) for x in self.present(state)], like=state)
+
+    def call(self, *args):
+        """What fn returns for args already in its own library; SubjectError for anything that it raises."""
+        try:
+            with backends.quiet():
+                return self.fn(*args)
+        except Exception as error:
+            raise SubjectError(f"raised {type(error).__name__}: {error}") from error
+
+    def send(self, x):
+        """The array x in the subject's library: a contiguous private copy, read-only unless in_place."""
+        copy = np.array(x, copy=True, order="C")
+        if self.library == "torch":
+            return _to_torch(copy)
+        copy.flags.writeable = self.in_place
+        return copy
+
+    def present(self, state):
+        """The arrays of a state in the subject's conventions (base of lse, value for empty)."""
+        if not isinstance(state, LSEState):
+            return list(state)
+        lse = state.lse
+        if self.log_base == 2:
+            lse = (lse / math.log(2)).astype(lse.dtype)
+        return [state.o, np.where(lse == -np.inf, np.asarray(self.empty, lse.dtype), lse)]
+
+    def adopt(self, got, like=None):
+        """The state that the subject's arrays `got` mean, as NumPy arrays with natural lse; SubjectError if none."""
+        kind = self.kind if self.role in ("merge", "merge_many", "block") else LSEState
+        arrays = list(got) if isinstance(got, (tuple, list)) else None
+        if arrays is None or len(arrays) != (2 if kind is LSEState else 3):
+            raise SubjectError(f"must return {kind.__name__}'s arrays; got {type(got).__name__}")
+        try:
+            arrays = [_to_numpy(x) for x in arrays]
+            if kind is LSEState:
+                arrays[1] = self._natural(arrays[1])
+            state = kind(*arrays)
+        except (TypeError, ValueError) as error:
+            raise SubjectError(f"returned no state: {error}") from error
+        if like is not None and state.payload.shape != like.payload.shape:
+            raise SubjectError(f"must return the shape {like.payload.shape}; got {state.payload.shape}")
+        return state
+
+    def _natural(self, lse):
+        if self.empty == math.inf:
+            lse = np.where(lse == np.inf, -np.asarray(np.inf, lse.dtype), lse)
+        if self.role in ("partial", "decode", "attention") and self.lse_layout == "heads_last":
+            lse = np.swapaxes(lse, -1, -2)
+        return exact(lse) * math.log(2) if self.log_base == 2 else lse
+
+
+def _one_of(name, value, allowed):
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}; got {value!r}")
+
+
+def _to_torch(x):
+    torch = backends.load("importlib:import_module")("torch")
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def _to_numpy(x):
+    if backends.library(x) == "torch":
+        x = x.detach().cpu()
+        return exact(x).astype(np.float32) if backends.float_name(x) == "bfloat16" else x.numpy()
+    return np.asarray(x)

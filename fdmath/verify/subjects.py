@@ -1,0 +1,91 @@
+"""fdmath's own subjects: ⊕ in three spellings, the flat merge, blocks, attention and split-KV, on both libraries."""
+
+import importlib.util
+
+from fdmath import _backends as backends
+from fdmath.algebra.merge import flat, merge, merge_all
+from fdmath.algebra.order import streams, tree
+from fdmath.algebra.state import AccState, LSEState, MLOState
+from fdmath.attention.decode import split_kv_attention
+from fdmath.attention.reference import attention
+from fdmath.attention.softmax import partial_state
+from fdmath.verify.subject import Subject
+
+EXACT = ("commutativity", "left identity", "right identity", "empty", "v is 1")
+SPELLINGS = {"m/l/o": MLOState, "m/l/acc": AccState, "o/lse": LSEState}
+ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def pairwise(kind):
+    """The plain function (a₁, a₂, …, b₁, b₂, …) → arrays of merge(a, b) for states of a kind."""
+    def fn(*arrays):
+        half = len(arrays) // 2
+        return tuple(merge(kind(*arrays[:half]), kind(*arrays[half:])))
+
+    return fn
+
+
+def at_once(kind):
+    """The plain function of stacked states that merges them with `flat`."""
+    return lambda *columns: tuple(merge_all(kind(*columns), flat))
+
+
+def block(kind):
+    """The plain function (scores, v) → arrays of partial_state."""
+    return lambda scores, v: tuple(partial_state(scores, v, kind))
+
+
+def defined(q, k, v, causal=False):
+    """attention as a subject of the roles partial and attention."""
+    return tuple(attention(q, k, v, causal=causal))
+
+
+def decode(**options):
+    """split_kv_attention as a subject of the role decode: lengths become a mask."""
+    def fn(q, k, v, seq_lens, num_splits):
+        xp = backends.array_namespace(q=q)
+        slots = xp.arange(k.shape[-2])
+        mask = slots[None, None, None, :] < seq_lens[:, None, None, None]
+        return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=mask, **options))
+
+    return fn
+
+
+def split_by_tiles(q, k, v, causal):
+    """split_kv_attention in tiles of 2 keys as a subject of the role attention."""
+    return tuple(split_kv_attention(q, k, v, tile=2, causal=causal))
+
+
+def own_subjects(libraries=None):
+    """fdmath's subjects on the libraries named, or on those installed."""
+    if libraries is None:
+        libraries = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
+    return [subject for library in libraries for subject in _subjects(library)]
+
+
+def _subjects(library):
+    def make(name, role, fn, **declared):
+        return Subject(f"{name}, {library}", role, fn, library=library, **declared)
+
+    poisoned = {"dtypes": ALL_DTYPES, "claims": ("empty", "poison", "causality")}
+    subjects = []
+    for title, kind in SPELLINGS.items():
+        hull = ("convexity",) if kind is LSEState else ()
+        subjects.append(make(f"merge {title}", "merge", pairwise(kind), kind=kind,
+                             claims=(*EXACT, *hull, "T5", "T6"), false=("bitwise associativity",)))
+        # l·o/l rounds, so the flat form of normalised triples keeps a lone part to one rounding only.
+        kept = ("empty", "v is 1") if kind is MLOState else EXACT[1:]
+        subjects.append(make(f"flat merge {title}", "merge_many", at_once(kind), kind=kind,
+                             claims=(*kept, "T1", "T3")))
+        subjects.append(make(f"partial_state {title}", "block", block(kind), kind=kind, **poisoned))
+    subjects.append(make("attention", "attention", defined, **poisoned))
+    subjects.append(make("attention by tiles", "attention", split_by_tiles, **poisoned))
+    wide = {**poisoned, "claims": (*poisoned["claims"], "T3")}
+    subjects.append(make("split-KV o/lse, flat", "decode", decode(), **wide))
+    subjects.append(make("split-KV m/l/acc, streams", "decode", decode(kind=AccState, order=streams(5, then=tree)),
+                         **poisoned))
+    return subjects
+
+
+__all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "at_once", "block", "decode", "defined", "own_subjects", "pairwise",
+           "split_by_tiles"]
