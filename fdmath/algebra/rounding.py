@@ -59,7 +59,7 @@ def format_of(dtype, kappa=KAPPA):
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """A bound on |ô − o|, shape (…, dv), and one on the exponent: |Ŝ − S| or the relative error of eᵐ·l, (…)."""
+    """A bound on |ô − o|, shape (…, dv), and one on the error of the exponent, lse or m + log l, shape (…)."""
 
     o: np.ndarray
     lse: np.ndarray
@@ -130,10 +130,10 @@ def _times(weight, values):
 
 
 def _triple_budget(a, b, fmt, of_a, of_b):
-    """T6 for triples: η the relative error of l, D = |m₁ − m₂|, w_r the weight of the side with the smaller m,
+    """T6 for triples: η the error of m + log l, D = |m₁ − m₂|, w_r the weight of the side with the smaller m,
 
-    ε = w₁ε₁ + w₂ε₂ + w₁w₂|o₂−o₁|(η₁+η₂) + u[w₁w₂(D+κ+2)|o₂−o₁| + w₁|o₁| + w₂|o₂| + 3|o|],
-    η = w₁η₁ + w₂η₂ + u[w_r(D+κ+1) + 1].
+    ε = w₁ε₁ + w₂ε₂ + w₁w₂(|o₂−o₁| + ε₁ + ε₂)·expm1(η₁+η₂+u(D+κ+2)) + u[w₁|o₁| + w₂|o₂| + 3|o|],
+    η = log(w₁e^η₁ + w₂e^η₂) + u[w_r(D+κ+1) + 1].
     """
     pa, pb = a.to(LSEState), b.to(LSEState)
     both = merge(pa, pb)
@@ -144,9 +144,11 @@ def _triple_budget(a, b, fmt, of_a, of_b):
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
     floor = 4 * fmt.tiny / np.minimum(1.0, np.exp(both.lse - np.maximum(a.m, b.m)))
-    o_bound = carried + _times(weight_a * weight_b * exponent, spread) + fmt.u * sizes + floor[..., None]
+    moved = _times(weight_a * weight_b * exponent, spread + of_a.o + of_b.o)
+    o_bound = carried + moved + fmt.u * sizes + floor[..., None]
     lower = np.where(a.m < b.m, weight_a, weight_b)
-    lse_bound = weight_a * of_a.lse + weight_b * of_b.lse + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor
+    lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
+    lse_bound = lse_bound + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor
     return o_bound, lse_bound
 
 
@@ -250,7 +252,7 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
     A weight errs by ε_j = expm1(σ_j + u(|s_j − m| + κ)), σ_j the error of its score; it moves o by
     p_j·ε_j·(v_j − o). The sums over n keys add n·u·Σp|v| and n·u·|o| in any order (Higham 2002, 3.1),
     the division one more. p_dtype: a lower format to which P is rounded before P·v (twice, as l may sum
-    the unrounded P). pair: the bound on lse = m + log l; else on the relative error of l.
+    the unrounded P). pair: the bound on lse = m + log l as a number; else on the exponent of (m, l).
     """
     scores, v = exact(scores), exact(v)
     keys = scores.shape[-1]
