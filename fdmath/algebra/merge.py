@@ -18,7 +18,7 @@ def merge(a, b):
     Raises TypeError for two kinds or libraries, ValueError for two shapes.
     Source: document A, 2.2.2 (triple), 2.3.5 (pair, here in convex form).
     """
-    xp = _check_alike([a, b])
+    xp = check_alike([a, b])
     names = _result_formats([a, b])
     work = backends.working(*names)
     with backends.quiet():
@@ -114,7 +114,7 @@ def flat(merge, states):
     states = list(states)
     if hasattr(merge, "flat"):
         return merge.flat(states)
-    xp = _check_alike(states)
+    xp = check_alike(states)
     kind, names = type(states[0]), _result_formats(states)
     work = backends.working(*names)
     with backends.quiet():
@@ -155,7 +155,7 @@ def merge_all(states, order=flat):
     Raises ValueError where there is nothing to merge (the shape of the identity would be unknown).
     """
     parts = unstack(states) if isinstance(states, KINDS) else list(states)
-    _check_alike(parts)
+    check_alike(parts)
     return check_order(order)(merge, parts)
 
 
@@ -168,7 +168,7 @@ def check_order(order):
 
 def stack(states):
     """One state with a leading axis of parts, made of a list of states of one kind and shape."""
-    xp = _check_alike(states)
+    xp = check_alike(states)
     return type(states[0])(*(xp.stack(list(column)) for column in zip(*states, strict=True)))
 
 
@@ -180,7 +180,7 @@ def unstack(state):
     return [state.map(lambda x, i=i: x[i, ...]) for i in range(state.payload.shape[0])]
 
 
-def _check_alike(states):
+def check_alike(states):
     """The namespace shared by states of one kind, shape and library; raises at the first that differs."""
     states = list(states)
     if not states:

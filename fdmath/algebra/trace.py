@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.merge import combine_acc, flat, join, merge
+from fdmath.algebra.merge import check_alike, combine_acc, flat, join, merge
 from fdmath.algebra.state import AccState, MLOState, canonical, identity
 
 
@@ -53,14 +53,15 @@ def trace_keys(scores, v, base=math.e):
     """The online recurrence key by key: the state of the first 1, 2, …, N keys, with α of every step.
 
     scores: (N,) in the given base (math.e or 2); v: (N, dv) or (N,). Each key is ⊕-ed to the running
-    AccState as a state of one key; a score of −∞ is a key that is not seen. With base=2 and integer scores every digit is exact in every format.
+    AccState as a state of one key; a score of −∞ is a key that is not seen. With base=2 and integer
+    scores every digit is exact in every format.
     Source: document A, 3.1.1 (1c) with deferred normalisation.
     """
     xp = backends.array_namespace(scores=scores, v=v)
     if scores.ndim != 1 or v.ndim not in (1, 2) or v.shape[0] != scores.shape[0]:
         raise ValueError(f"scores must be (N,) and v (N,) or (N, dv); got {tuple(scores.shape)} and {tuple(v.shape)}")
     exp, log = backends.exp_log(xp, base)
-    work = backends.working(backends.float_name(scores), backends.float_name(v))
+    work = backends.working(backends.float_name(scores, "scores"), backends.float_name(v, "v"))
     scores, v = backends.cast(scores, work), backends.cast(v, work)
     v = v[:, None] if v.ndim == 1 else v
     rows, running = [], identity((), v.shape[1], AccState, like=scores)
@@ -75,11 +76,13 @@ def trace_keys(scores, v, base=math.e):
 def trace(states, order):
     """The parts, then every state that `order` makes by merging two of them, in the order made.
 
-    alpha is the factor e^(m_left − m) that rescaled the left operand (1 for a part as it stands). The
-    columns m, l, acc are those of the AccState spelling. `flat` merges once, so it gives one row.
+    alpha is the factor e^(m_left − m) that rescaled the left operand (1 for a part as it stands, 0 where
+    that is empty). The columns m, l, acc are those of the AccState spelling. `flat` merges once: one row.
     """
-    parts = list(states)
-    rows = [_row(f"part {i + 1}", s, 1.0) for i, s in enumerate(parts)]
+    states = list(states)
+    check_alike(states)
+    parts = [canonical(s) for s in states]
+    rows = [_row(f"part {i + 1}", s, _left_factor(s, s)) for i, s in enumerate(parts)]
 
     def recorded(a, b):
         merged = merge(a, b)
