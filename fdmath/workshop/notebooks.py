@@ -32,7 +32,6 @@ def execute(notebook, folder, renew_timed):
         timeout=SECONDS_A_CELL,
         kernel_name=KERNEL["name"],
         resources={"metadata": {"path": str(folder)}},
-        coalesce_streams=True,
         record_timing=False,
     )
     with client.setup_kernel(env={**os.environ, **ENVIRONMENT}):

@@ -21,6 +21,7 @@ def test_a_second_run_changes_nothing(notebook, cell, monkeypatch):
         v4.new_markdown_cell("Text: ⊕"),
         cell("import sys, time; print(1, flush=True); time.sleep(0.2); print(2)", "old", count=None),
         cell("6 * 7", count=40),
+        v4.new_code_cell("7 * 7", metadata={"execution": {"iopub.status.busy": "2026-01-01T00:00:00"}}),
         cell("import time; print(time.perf_counter())", "half a second", tags=["timed"]),
         cell("raise SystemError", "kept", tags=["needs-triton"]),
     )
@@ -29,10 +30,10 @@ def test_a_second_run_changes_nothing(notebook, cell, monkeypatch):
     first = path.read_bytes()
     notebooks.renew(path)
     assert path.read_bytes() == first
-    assert outputs(path) == ["1\n2\n", "", "half a second", "kept"]
+    assert outputs(path) == ["1\n2\n", "", "", "half a second", "kept"]
     stored = json.loads(first)
     assert [c["id"] for c in stored["cells"]] == ids
-    assert [c["execution_count"] for c in stored["cells"][1:]] == [1, 2, 3, 4]
+    assert [c["execution_count"] for c in stored["cells"][1:]] == [1, 2, 3, 4, 5]
     assert stored["metadata"]["language_info"] == {"name": "python"}
     assert all("execution" not in c["metadata"] for c in stored["cells"])
     assert list(notebook_rules.faults(path)) == []
