@@ -11,7 +11,7 @@ m is a reference level, not a value: (m + c, l·e⁻ᶜ, acc·e⁻ᶜ) is the sa
 (the state of no keys) where Z = 0: lse = −∞, or m = −∞, or l = 0; what o or acc holds there means nothing.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,23 +22,22 @@ class _State:
     """What the three spellings share: shape checks, unpacking in the order written, `a + b`, conversion."""
 
     def __post_init__(self):
-        names = [f.name for f in fields(self)]
-        arrays = dict(zip(names, self, strict=True))
+        arrays = dict(zip(self.names, self, strict=True))
         backends.array_namespace(**arrays)
         for name, x in arrays.items():
             backends.float_name(x, name)
         payload = self.payload
         if payload.ndim < 1:
             raise ValueError(f"{self.payload_name} must have at least the axis dv; got shape ()")
-        for name in names:
-            if name != self.payload_name and tuple(arrays[name].shape) != tuple(payload.shape[:-1]):
+        for name, x in arrays.items():
+            if x is not payload and x.shape != payload.shape[:-1]:
                 raise ValueError(
                     f"{name} must have the shape of {self.payload_name} without its last axis, "
-                    f"{tuple(payload.shape[:-1])}; got {tuple(arrays[name].shape)}"
+                    f"{tuple(payload.shape[:-1])}; got {tuple(x.shape)}"
                 )
 
     def __iter__(self):
-        return (getattr(self, f.name) for f in fields(self))
+        return iter([getattr(self, name) for name in self.names])
 
     def __add__(self, other):
         return backends.load("fdmath.algebra.merge:merge")(self, other)
@@ -68,6 +67,7 @@ class MLOState(_State):
     m: object
     l: object  # noqa: E741 - the field's own name in both documents
     o: object
+    names = ("m", "l", "o")
     payload_name = "o"
 
 
@@ -78,6 +78,7 @@ class AccState(_State):
     m: object
     l: object  # noqa: E741
     acc: object
+    names = ("m", "l", "acc")
     payload_name = "acc"
 
 
@@ -87,6 +88,7 @@ class LSEState(_State):
 
     o: object
     lse: object
+    names = ("o", "lse")
     payload_name = "o"
 
 
@@ -151,9 +153,9 @@ def convert(state, kind):
         return state
     clean = canonical(state)
     xp = backends.array_namespace(state=clean.payload)
-    names = [backends.float_name(x) for x in clean]
-    work = backends.working(*names)
-    stats = backends.widest(*(n for n, f in zip(names, fields(clean), strict=True) if f.name != clean.payload_name))
+    formats = [backends.float_name(x) for x in clean]
+    work = backends.working(*formats)
+    stats = backends.widest(*(f for f, n in zip(formats, clean.names, strict=True) if n != clean.payload_name))
     payload_name = backends.float_name(clean.payload)
     m, l, payload = _as_triple(xp, clean.map(lambda x: backends.cast(x, work)), normalised=kind is not AccState)
     if kind is LSEState:
