@@ -30,7 +30,7 @@ class _State:
         if payload.ndim < 1:
             raise ValueError(f"{self.payload_name} must have at least the axis dv; got shape ()")
         for name, x in arrays.items():
-            if x is not payload and x.shape != payload.shape[:-1]:
+            if name != self.payload_name and x.shape != payload.shape[:-1]:
                 raise ValueError(
                     f"{name} must have the shape of {self.payload_name} without its last axis, "
                     f"{tuple(payload.shape[:-1])}; got {tuple(x.shape)}"
