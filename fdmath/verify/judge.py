@@ -6,6 +6,7 @@ import warnings
 import zlib
 
 from fdmath import _backends as backends
+from fdmath.verify import strategies
 from fdmath.verify.laws import LAWS
 from fdmath.verify.reference import Finding
 from fdmath.verify.report import Cell, Report
@@ -32,11 +33,27 @@ def verify(subject, laws=None, cases=CASES, progress=None):
         raise ValueError(f"subjects must have different names; got {', '.join(names)}")
     cells = {}
     for s in subjects:
+        trouble = cannot_run(s)
         for law in chosen:
             if progress is not None:
                 progress(law, s)
-            cells[law.name, s.name] = ask(law, s, cases)
+            if trouble and law.concerns(s):
+                cells[law.name, s.name] = Cell("not run", law.grade_for(s), counterexample=trouble)
+            else:
+                cells[law.name, s.name] = ask(law, s, cases)
     return Report(chosen, subjects, cells)
+
+
+def cannot_run(subject):
+    """What a subject raises on the plainest input of its role; an empty text if it returns a state."""
+    case = strategies.plain(subject)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            case.run(subject)
+    except SubjectError as error:
+        return f"{case}\n{error}"
+    return ""
 
 
 def _law(name):
@@ -107,7 +124,8 @@ class _Record:
                 self.bitwise, self.text = False, _text(case, finding)
             return finding
         self.bitwise = self.bitwise and finding.bitwise
-        self.undecided = self.undecided or finding.verdict == "undecided"
+        if finding.verdict == "undecided" and not self.undecided:
+            self.undecided, self.text = True, _text(case, finding)
         holds = finding.verdict != "fail" and finding.ratio <= 1.0 and (self.grade == "budget" or finding.bitwise)
         if not holds and finding.verdict != "undecided":
             self.text = _text(case, finding)

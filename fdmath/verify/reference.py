@@ -11,7 +11,8 @@ import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra import rounding
-from fdmath.algebra.merge import flat, merge_all
+from fdmath.algebra.merge import merge_all
+from fdmath.algebra.order import sequential
 from fdmath.algebra.rounding import Budget
 from fdmath.algebra.state import AccState, LSEState, MLOState
 from fdmath.attention.softmax import partial_state
@@ -144,7 +145,7 @@ def _finding(errors, budgets, right, got, verdict, bitwise=False):
     at = np.unravel_index(np.argmax(ratios[which]), ratios[which].shape)
     name = ("o", "lse")[which] + (str([int(i) for i in at]) if at else "")
     budget = np.broadcast_to(budgets[which], ratios[which].shape)
-    detail = (f"{name}: got {float(got[which][at])!r}, right {float(right[which][at])!r}, "
+    detail = (f"{name}: got {float(got[which][at])!r}, expected {float(right[which][at])!r}, "
               f"error {float(errors[which][at]):.3g}, budget {float(budget[at]):.3g}")
     return Finding(worst[which], bitwise, verdict, detail)
 
@@ -161,8 +162,8 @@ def merged(parts):
         by_kind = {LSEState: "certified_merge", MLOState: "certified_merge_mlo", AccState: "certified_merge_acc"}
         return Certified(getattr(oracle, by_kind[type(parts[0])])(*columns))
     exact = [rounding.in_float64(p) for p in parts]
-    whole = as_pair(merge_all(exact, flat))
-    bound = rounding.fold_budget(exact, flat, rounding.format_of("float64"))
+    whole = as_pair(merge_all(exact, sequential))  # pairwise, so that a lone part is its own exact answer
+    bound = rounding.fold_budget(exact, sequential, rounding.format_of("float64"))
     return Approximate(whole.o, whole.lse, bound)
 
 

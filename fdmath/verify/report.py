@@ -92,7 +92,7 @@ class Report:
         lines = []
         for law in self.laws:
             cells = {s.name: self.cells.get((law.name, s.name)) for s in self.subjects}
-            cells = {n: c for n, c in cells.items() if c and c.grade == "budget" and c.cases}
+            cells = {n: c for n, c in cells.items() if c and c.grade == "budget" and c.verdict == "pass"}
             if not cells:
                 continue
             worst = max(cells, key=lambda n: cells[n].worst_ratio)
@@ -102,14 +102,15 @@ class Report:
         return "\n".join(lines)
 
     def failures(self):
-        """Every broken, undecided or unrun cell with its law, smallest input, and what was got."""
+        """Every broken or undecided cell: law, smallest input, what was got; and what kept a subject from running."""
         blocks = []
-        for law in self.laws:
-            for s in self.subjects:
-                cell = self.cells.get((law.name, s.name))
-                if cell and cell.verdict in ("fail", "undecided", "not run"):
-                    blocks.append(f"{s.name}: {law.name}: {cell.verdict}\n  law: {law.equation}\n  {law.sentence}\n"
-                                  + "\n".join(f"  {line}" for line in cell.counterexample.splitlines()))
+        for s in self.subjects:
+            cells = [(law, self.cells.get((law.name, s.name))) for law in self.laws]
+            unrun = {cell.counterexample for _, cell in cells if cell and cell.verdict == "not run"}
+            blocks += [f"{s.name}: not run\n{_indented(text)}" for text in sorted(unrun)]
+            blocks += [f"{s.name}: {law.name}: {cell.verdict}\n  law: {law.equation}\n  {law.sentence}\n"
+                       + _indented(cell.counterexample)
+                       for law, cell in cells if cell and cell.verdict in ("fail", "undecided")]
         return "\n\n".join(blocks)
 
     def to_json(self):
@@ -120,3 +121,7 @@ class Report:
 
     def __str__(self):
         return "\n\n".join(part for part in (self.matrix(), self.failures()) if part)
+
+
+def _indented(text):
+    return "\n".join(f"  {line}" for line in text.splitlines())

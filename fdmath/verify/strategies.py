@@ -121,3 +121,16 @@ def cases(subject, **options):
         return states(subject, parts=(1, 1) if lone else (low, high), **options)
     options.pop("parts", None)
     return (blocks if subject.role == "block" else calls)(subject, **options)
+
+
+def plain(subject):
+    """The plainest case of the subject's role: all ones, two keys or parts, nothing masked."""
+    dtype = _numpy_dtype(subject.dtypes[0])
+    one = lambda *shape: np.ones(shape, dtype)  # noqa: E731
+    if subject.role in ("merge", "merge_many"):
+        state = LSEState(one(1, 1), one(1)) if subject.kind is LSEState else subject.kind(one(1), one(1), one(1, 1))
+        return StateCase((state, state))
+    if subject.role == "block":
+        return BlockCase(one(1, 2), one(2, 1))
+    lens = np.array([2]) if subject.role == "decode" else None
+    return CallCase(one(1, 1, 1, 2), one(1, 1, 2, 2), one(1, 1, 2, 1), seq_lens=lens)

@@ -1,0 +1,83 @@
+"""`fdmath verify`: exit codes 0, 1, 2, the counterexample as literals, JSON, and the matrix."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fdmath.verify.command import main, own_matrix
+
+MINE = '''
+import numpy as np
+
+def unguarded(o1, lse1, o2, lse2):
+    m = np.maximum(lse1, lse2)
+    a, b = np.exp(lse1 - m), np.exp(lse2 - m)
+    return (a[:, None] * o1 + b[:, None] * o2) / (a + b)[:, None], m + np.log(a + b)
+
+def base_two(o1, lse1, o2, lse2):
+    low = np.maximum(np.maximum(lse1, lse2), -1e30)
+    a, b = np.exp2(lse1 - low), np.exp2(lse2 - low)
+    total = np.where(a + b == 0, 1, a + b)
+    o1, o2 = np.where(a[:, None] == 0, 0, o1), np.where(b[:, None] == 0, 0, o2)
+    return (a[:, None] * o1 + b[:, None] * o2) / total[:, None], np.where(a + b == 0, -np.inf, low + np.log2(total))
+
+not_a_function = 3
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def test_a_broken_merge_exits_1_with_a_smallest_input_that_python_reads(here, capsys):
+    assert main(["mine:unguarded", "--laws", "empty,shift", "--json", "out.json"]) == 1
+    out = capsys.readouterr().out
+    assert "mine:unguarded: empty: fail" in out
+    line = next(x for x in out.splitlines() if "part 1: " in x)
+    from fdmath import LSEState
+
+    state = eval(line.split("part 1: ")[1], {"LSEState": LSEState, "np": np})  # noqa: S307 - our own output
+    assert state.o.shape == (1, 1)
+    assert json.loads((here / "out.json").read_text(encoding="utf-8"))["exit_code"] == 1
+
+
+def test_a_lawful_merge_exits_0_once_its_base_is_declared(here, capsys):
+    assert main(["mine:base_two", "--cases", "30"]) == 1
+    assert "the anchor would hold with the declaration log_base=2" in capsys.readouterr().out
+    assert main(["mine:base_two", "--log-base", "2", "--cases", "30"]) == 0
+    assert "no law is broken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["mine:absent", "absent:fn", "mine", "mine:not_a_function"])
+def test_what_cannot_be_found_exits_2_and_says_so(here, capsys, target):
+    assert main([target]) == 2
+    assert "could not run: " in capsys.readouterr().err
+
+
+def test_a_function_of_another_role_exits_2(here):
+    assert main(["mine:unguarded", "--role", "block", "--laws", "anchor"]) == 2
+
+
+def test_the_matrix_is_complete_and_the_same_in_two_processes():
+    one, two = (own_matrix(["empty", "commutativity"], cases=3, jobs=jobs) for jobs in (1, 2))
+    assert one.exit_code == two.exit_code == 0
+    assert one.summary() == two.summary()
+    assert one.counts()["missing"] == 0
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "cp936", "ascii"])
+def test_the_matrix_prints_in_any_encoding(encoding):
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    run = subprocess.run([sys.executable, "-m", "fdmath", "verify", "--laws", "empty", "--cases", "2", "--jobs", "1"],
+                         capture_output=True, env=env, check=False)
+    assert run.returncode == 0, run.stderr
+    assert b"cells:" in run.stdout

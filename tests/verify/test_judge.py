@@ -1,0 +1,268 @@
+"""The verifier verified: declarations, verdicts, exit codes, reports, and judgement without the oracle."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fdmath
+from fdmath import LSEState, Subject, merge
+from fdmath.attention.reference import attention
+from fdmath.verify import LAWS, Cell, Report, reference, verify
+from fdmath.verify.reference import Finding, same
+from fdmath.verify.subjects import defined, own_subjects, pairwise
+
+LOG2 = math.log(2)
+
+
+def ours(title, library="numpy"):
+    return next(s for s in own_subjects([library]) if s.name == f"{title}, {library}")
+
+
+def in_base_two(o1, lse1, o2, lse2):
+    o, lse = merge(*(LSEState(o, lse * np.asarray(LOG2, lse.dtype)) for o, lse in ((o1, lse1), (o2, lse2))))
+    return o, lse / np.asarray(LOG2, lse.dtype)
+
+
+def empty_is_plus_infinity(o1, lse1, o2, lse2):
+    turned = [np.where(x == np.inf, -x, x) for x in (lse1, lse2)]
+    o, lse = merge(LSEState(o1, turned[0]), LSEState(o2, turned[1]))
+    return o, np.where(lse == -np.inf, -lse, lse)
+
+
+def into_the_first(o1, lse1, o2, lse2):
+    o, lse = merge(LSEState(o1, lse1), LSEState(o2, lse2))
+    o1[...], lse1[...] = o, lse
+
+
+def heads_last(q, k, v, causal):
+    o, lse = attention(q, k, v, causal=causal)
+    return o, np.swapaxes(lse, -1, -2)
+
+
+def top_left(q, k, v, causal):
+    mask = np.tril(np.ones((q.shape[-2], k.shape[-2]), bool)) if causal else None
+    return tuple(attention(q, k, v, mask=mask))
+
+
+def tiled_heads(q, k, v, causal):
+    index = np.arange(q.shape[1]) % k.shape[1]
+    return tuple(attention(q, k[:, index], v[:, index], causal=causal))
+
+
+def unscaled(q, k, v, causal):
+    return tuple(attention(q, k, v, causal=causal, scale=1.0))
+
+
+DECLARED = [
+    ("merge", in_base_two, {"log_base": 2}),
+    ("merge", empty_is_plus_infinity, {"empty": math.inf}),
+    ("merge", into_the_first, {"in_place": True}),
+    ("attention", heads_last, {"lse_layout": "heads_last"}),
+    ("attention", top_left, {"causal": "top_left"}),
+    ("attention", tiled_heads, {"heads": "tiled"}),
+    ("attention", unscaled, {"scale": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("role", "fn", "declared"), DECLARED, ids=[fn.__name__ for _, fn, _ in DECLARED])
+def test_a_declared_convention_is_lawful_and_the_same_undeclared_is_not(role, fn, declared):
+    report = verify(Subject("declared", role, fn, **declared), cases=25)
+    assert report.exit_code == 0, report.failures()
+    assert verify(Subject("silent", role, fn), ["anchor", "empty"], cases=200).exit_code != 0
+
+
+@pytest.mark.parametrize("field, value", [
+    ("role", "fold"), ("library", "jax"), ("log_base", 10), ("empty", 0.0), ("lse_layout", "any"),
+    ("causal", "left"), ("heads", "mixed"),
+])
+def test_a_declaration_that_is_none_is_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} must be one of"):
+        replace(Subject("s", "merge", pairwise(LSEState)), **{field: value})
+
+
+def test_a_rounded_p_needs_its_declaration():
+    import ml_dtypes
+
+    def rounded(scores, v):
+        m = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+        p = np.exp(scores - np.where(np.isinf(m), 0, m))
+        l = p.sum(-1)
+        low = p.astype(ml_dtypes.bfloat16).astype(p.dtype)
+        o = low @ np.where(np.any(scores > -np.inf, axis=0)[:, None], v, 0) / np.where(l == 0, 1, l)[:, None]
+        return o, m[:, 0] + np.log(np.where(l == 0, 1, l))
+
+    assert verify(Subject("silent", "block", rounded), ["anchor"], cases=200).exit_code == 1
+    assert verify(Subject("declared", "block", rounded, p_dtype="bfloat16"), ["anchor"], cases=200).exit_code == 0
+
+
+def two_of_three(*_):
+    return 1, 2, 3
+
+
+def no_arrays(*_):
+    return None
+
+
+def wrong_shape(o1, lse1, o2, lse2):
+    return o1[:, :0], lse1
+
+
+def raises(*_):
+    raise RuntimeError("no device")
+
+
+@pytest.mark.parametrize("fn", [two_of_three, no_arrays, wrong_shape, raises])
+def test_what_returns_no_state_could_not_run(fn):
+    report = verify(Subject("none", "merge", fn), cases=5)
+    assert report.exit_code == 2
+    assert {c.verdict for c in report.cells.values()} == {"not run", "n/a"}
+    assert "none: not run" in report.failures()
+
+
+def test_an_exception_on_some_inputs_is_a_broken_law():
+    def raises_on_empty(o1, lse1, o2, lse2):
+        if np.any(np.isneginf(lse1)):
+            raise ValueError("lse must be finite")
+        return tuple(merge(LSEState(o1, lse1), LSEState(o2, lse2)))
+
+    report = verify(Subject("s", "merge", raises_on_empty), ["left identity", "shift"], cases=20)
+    assert report.cells["left identity", "s"].verdict == "fail"
+    assert "lse must be finite" in report.cells["left identity", "s"].counterexample
+    assert report.cells["shift", "s"].verdict == "pass"
+
+
+def test_a_subject_that_is_not_repeatable_is_refused():
+    rng = np.random.default_rng(0)
+
+    def noisy(o1, lse1, o2, lse2):
+        o, lse = merge(LSEState(o1, lse1), LSEState(o2, lse2))
+        return o, lse + np.asarray(rng.integers(2), lse.dtype)
+
+    assert verify(Subject("noisy", "merge", noisy), ["commutativity"], cases=50).exit_code == 1
+
+
+def test_nan_never_passes():
+    one = LSEState(np.zeros((1, 1)), np.zeros(1))
+    nan = LSEState(np.full((1, 1), np.nan), np.zeros(1))
+    wide = (np.full((1, 1), np.inf), np.full(1, np.inf))
+    assert same(one, one, wide).verdict == "pass"
+    assert same(nan, one, (np.ones((1, 1)), np.ones(1))).verdict == "fail"
+    assert reference.merged([one]).judge(nan, _budget(np.inf)).verdict == "fail"
+
+
+def _budget(size):
+    from fdmath.algebra.rounding import Budget
+
+    return Budget(np.full((1, 1), size), np.full(1, size))
+
+
+@pytest.mark.parametrize("title", ["merge o/lse", "merge m/l/acc", "partial_state o/lse", "attention"])
+def test_float32_is_judged_without_the_oracle(monkeypatch, title):
+    monkeypatch.setattr(reference, "oracle", None)
+    subject = replace(ours(title), dtypes=("float32",))
+    report = verify(subject, cases=20)
+    assert report.exit_code == 0, report.failures()
+
+
+def test_a_wrong_merge_is_found_without_the_oracle(monkeypatch):
+    monkeypatch.setattr(reference, "oracle", None)
+    assert verify(Subject("base 2", "merge", in_base_two), ["anchor"]).exit_code == 1
+
+
+def test_a_float64_error_below_the_reference_is_undecided_not_passed(monkeypatch):
+    monkeypatch.setattr(reference, "oracle", None)
+    state = LSEState(np.array([[1.0], [2.0]])[:1], np.array([0.3]))
+    judged = reference.merged([state, LSEState(np.array([[2.0]]), np.array([0.1]))])
+    got = LSEState(judged.o, judged.lse)
+    assert judged.judge(got, _budget(0.0)).verdict == "undecided"
+
+
+def test_the_worse_finding_wins():
+    ok, bad, unsure = Finding(0.9, True), Finding(0.1, False, "fail", "bad"), Finding(0.2, False, "undecided", "?")
+    assert (ok & bad).detail == "bad"
+    assert (unsure & ok).verdict == "undecided"
+    assert not (ok & bad).bitwise
+
+
+def test_report_counts_every_cell_and_misses_none():
+    laws, subjects = [LAWS["anchor"], LAWS["shift"]], [ours("merge o/lse")]
+    name = subjects[0].name
+    done = {("anchor", name): Cell("pass", "budget", 5, 0.5), ("shift", name): Cell("pass", "budget", 5, 0.001)}
+    report = Report(laws, subjects, done)
+    assert report.exit_code == 0
+    assert report.counts()["pass"] == 2
+    assert "never within a factor 100: " + name in report.ratios()
+    missing = Report(laws, subjects, {("anchor", name): done["anchor", name]})
+    assert missing.exit_code == 2
+    assert missing.counts()["missing"] == 1
+    assert "missing" in missing.summary()
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("fail", 1), ("undecided", 2), ("not run", 2), ("pass", 0)])
+def test_exit_code_of_a_verdict(verdict, code):
+    subject = ours("merge o/lse")
+    cell = Cell(verdict, "budget", 1)
+    assert Report([LAWS["anchor"]], [subject], {("anchor", subject.name): cell}).exit_code == code
+
+
+def test_nothing_asked_is_not_success():
+    assert verify(Subject("s", "block", lambda s, v: None), ["commutativity"]).exit_code == 2
+
+
+def test_json_holds_every_cell():
+    report = verify(ours("merge o/lse"), ["anchor", "empty"], cases=5)
+    told = json.loads(report.to_json())
+    assert (told["exit_code"], len(told["cells"])) == (0, 2)
+    assert {c["law"] for c in told["cells"]} == {"anchor", "empty"}
+
+
+def test_summary_is_the_same_twice_and_names_no_figure():
+    texts = [verify(ours("merge o/lse"), cases=n).summary() for n in (5, 7)]
+    assert texts[0] == texts[1]
+    assert "17 of 17 laws hold" not in texts[0]  # 18: the false law is one of them
+    assert "false, as shown" in texts[0]
+
+
+def test_names_of_laws_and_subjects_are_checked():
+    with pytest.raises(ValueError, match="laws must be among anchor"):
+        verify(ours("merge o/lse"), ["assoc"])
+    with pytest.raises(ValueError, match="subjects must have different names"):
+        verify([ours("merge o/lse")] * 2)
+
+
+def test_every_law_says_itself():
+    for law in LAWS.values():
+        assert law.sentence.endswith("."), law.name
+        assert law.equation
+        assert law.roles
+
+
+def test_the_package_is_the_function_too():
+    assert fdmath.verify(ours("merge o/lse"), ["empty"], cases=3).exit_code == 0
+    assert fdmath.verify.LAWS is LAWS
+
+
+def test_defined_attention_is_lawful_as_partial():
+    assert verify(Subject("partial", "partial", defined), cases=15).exit_code == 0
+
+
+def test_a_merge_with_its_own_backward_is_differentiated_by_it():
+    def backward(do, dlse, o1, lse1, o2, lse2, factor=1.0):
+        lse = np.logaddexp(lse1, lse2)
+        found = []
+        for mine, other, level in ((o1, o2, lse1), (o2, o1, lse2)):
+            p = np.exp(level - lse)
+            q = 1 - p
+            found += [p[:, None] * do, p * (dlse + factor * q * np.sum(do * (mine - other), axis=-1))]
+        return found
+
+    finite = replace(ours("merge o/lse"), backward=backward, false=())
+    two = replace(LAWS["gradient"], strategy=lambda s: LAWS["commutativity"].strategy(s))
+    from fdmath.verify.judge import ask
+
+    assert ask(two, finite, 30).verdict == "pass"
+    wrong = replace(finite, backward=lambda *a: backward(*a, factor=0.0))  # the gradient through lse dropped: H1
+    assert ask(two, wrong, 30).verdict == "fail"
