@@ -24,15 +24,14 @@ def load(path):
 
 
 def array_namespace(**arrays):
-    """The array-api namespace shared by the named arrays (None entries are passed over).
+    """The array-api namespace shared by the named arrays.
 
     Raises TypeError, naming the argument, for anything that is not an array of NumPy or torch and
     for arrays of two libraries or two devices.
     """
-    given = [(name, x) for name, x in arrays.items() if x is not None]
-    first, reference = given[0]
+    (first, reference), *others = arrays.items()
     kind = library(reference, first)
-    for name, x in given[1:]:
+    for name, x in others:
         if library(x, name) != kind:
             raise TypeError(f"{name} must be of the same library as {first} ({kind}); got {library(x)}")
         if kind == "torch" and x.device != reference.device:
@@ -52,7 +51,10 @@ def library(x, name="array"):
 def float_name(x, name="array"):
     """The name of the float format of the array or dtype x, one of FLOATS; TypeError for any other dtype."""
     dtype = x if isinstance(x, type) else getattr(x, "dtype", x)  # the class np.float32 has a `dtype` of its own
-    found = _dtype_name(dtype)
+    try:
+        found = _dtype_name(dtype)
+    except TypeError:  # what cannot be hashed is no dtype
+        found = repr(dtype)
     if found not in FLOATS:
         raise TypeError(f"{name} must have a float dtype ({', '.join(FLOATS)}); got {found}")
     return found
@@ -62,7 +64,7 @@ def float_name(x, name="array"):
 def _dtype_name(dtype):
     """The name of a dtype of either library, of a NumPy scalar type, or of a name given as text."""
     text = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
-    if text in FLOATS:
+    if text in FLOATS or dtype is None:  # None would be float64 to NumPy
         return text
     try:
         return np.dtype(dtype).name

@@ -94,7 +94,7 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
 
     Raises TypeError for kinds and dtypes, ValueError for shapes and values, before any work is done.
     """
-    xp = backends.array_namespace(q=q, k=k, v=v, mask=mask)
+    xp = backends.array_namespace(q=q, k=k, v=v, **({} if mask is None else {"mask": mask}))
     names = {name: backends.float_name(x, name) for name, x in (("q", q), ("k", k), ("v", v))}
     for name in ("k", "v"):
         if names[name] != names["q"]:
