@@ -36,7 +36,7 @@ def test_the_constants_of_each_format(lib, name):
     assert format_of(name).tiny > 0
 
 
-@pytest.mark.parametrize("wrong", ["int32", "float8_e4m3fn", "complex64", int, object()])
+@pytest.mark.parametrize("wrong", ["int32", "float8_e4m3fn", "complex64", int, object(), None, ["float32"]])
 def test_what_is_no_format_is_refused(wrong):
     with pytest.raises(TypeError, match="must have a float dtype"):
         unit_roundoff(wrong)
