@@ -113,6 +113,12 @@ class Report:
                        for law, cell in cells if cell and cell.verdict in ("fail", "undecided")]
         return "\n\n".join(blocks)
 
+    def proofs(self):
+        """The counterexample of every law that a subject declares false: false on purpose, proved by example."""
+        return "\n\n".join(
+            f"{s.name}: {law.name} is false\n{_indented(cell.counterexample)}" for s in self.subjects for law in self.laws
+            if (cell := self.cells.get((law.name, s.name))) and cell.grade == "false" and cell.verdict == "pass")
+
     def to_json(self):
         """The report as a JSON text: schema, exit code, counts, and a record a cell."""
         rows = [{"law": law, "subject": subject, **asdict(cell)} for (law, subject), cell in self.cells.items()]
@@ -120,7 +126,7 @@ class Report:
                           default=str)
 
     def __str__(self):
-        return "\n\n".join(part for part in (self.matrix(), self.failures()) if part)
+        return "\n\n".join(part for part in (self.matrix(), self.proofs(), self.failures()) if part)
 
 
 def _indented(text):

@@ -266,3 +266,9 @@ def test_a_merge_with_its_own_backward_is_differentiated_by_it():
     assert ask(two, finite, 30).verdict == "pass"
     wrong = replace(finite, backward=lambda *a: backward(*a, factor=0.0))  # the gradient through lse dropped: H1
     assert ask(two, wrong, 30).verdict == "fail"
+
+
+def test_a_false_law_is_proved_by_an_example():
+    report = verify(ours("merge o/lse"), ["bitwise associativity"])
+    assert "bitwise associativity is false\n  part 1: LSEState(" in report.proofs()
+    assert report.proofs() in str(report)
