@@ -34,11 +34,15 @@ CALLED = ("partial", "decode", "attention")
 
 @dataclass(frozen=True)
 class Law:
-    """A law: its name, equation, the roles it is about, the strategy of its cases, and its check."""
+    """A law: its name, equation, the roles it is about, the grade asked of a subject that declares nothing,
+
+    the strategy of its cases (a function of the subject), its check, and which subjects it applies to.
+    """
 
     name: str
     equation: str
     roles: tuple
+    grade: str
     strategy: Callable
     check: Callable
     applies: Callable
@@ -56,7 +60,7 @@ class Law:
         """"bitwise", "budget" or "false", as the subject declares."""
         if self.name in subject.false:
             return "false"
-        return "bitwise" if self.name in subject.claims else "budget"
+        return "bitwise" if self.name in subject.claims else self.grade
 
 
 LAWS: dict[str, Law] = {}
@@ -66,7 +70,7 @@ def law(equation, roles=ROLES, applies=lambda subject: True, name=None, **drawn)
     """A decorator that makes a Law of a check and files it under its name."""
     def file(check):
         title = name or check.__name__.replace("_", " ").strip()
-        LAWS[title] = Law(title, equation, roles, lambda s: strategies.cases(s, **drawn), check, applies)
+        LAWS[title] = Law(title, equation, roles, "budget", lambda s: strategies.cases(s, **drawn), check, applies)
         return check
 
     return file

@@ -36,14 +36,14 @@ class Subject:
 
     name, role, fn: see the module. library: "numpy" or "torch", what fn takes. in_place: fn may write its
     operands (it is given private copies, and may return None: the result is then read from the first).
-    kind: the spelling of states in merges and blocks. log_base: math.e or 2, of every lse passed and
-    returned. empty: what lse is for no keys, −∞ or +∞. lse_layout: "heads_first" (…, H, Nq) or
-    "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left". heads: "interleaved" (h // g) or "tiled"
-    (h mod Hkv). scale: None for 1/√d. dtypes: formats to try. p_dtype: the format to which P is rounded
-    before P·v. stats_dtype: the format of m, l and lse. exp_u: error of exp and log in units of u.
-    claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", "T5", …).
-    false: names of laws that it is known, and shown, to break. backward: for merges,
-    backward(do, dlse, o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), where autograd does not apply.
+    log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
+    lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
+    heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
+    P is rounded before P·v. stats_dtype: the format of m, l and lse. exp_u: error of exp and log in units of
+    u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", "T5", …).
+    backward: for merges, backward(do, dlse, o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), where autograd
+    does not apply. kind: the spelling of states in merges and blocks. dtypes: formats to try. false: names of
+    laws that it is known, and shown, to break.
     """
 
     name: str
@@ -52,18 +52,18 @@ class Subject:
     backward: Callable | None = None
     library: str = "numpy"
     in_place: bool = False
-    kind: type = LSEState
     log_base: float = math.e
     empty: float = -math.inf
     lse_layout: str = "heads_first"
     causal: str = "bottom_right"
     heads: str = "interleaved"
     scale: float | None = None
-    dtypes: tuple = ("float32", "float64")
     p_dtype: str | None = None
     stats_dtype: str | None = None
     exp_u: float = KAPPA
     claims: tuple = ()
+    kind: type = LSEState
+    dtypes: tuple = ("float32", "float64")
     false: tuple = ()
 
     def __post_init__(self):
