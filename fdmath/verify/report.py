@@ -116,7 +116,7 @@ class Report:
     def proofs(self):
         """The counterexample of every law that a subject declares false: false on purpose, proved by example."""
         shown = [(key, cell) for key, cell in self.cells.items() if cell.grade == "false" and cell.verdict == "pass"]
-        return "\n\n".join(f"{subject}: {law} is false\n{_indented(cell.counterexample)}" for (law, subject), cell in shown)
+        return "\n\n".join(f"{subject}: {law} is false\n{_indented(c.counterexample)}" for (law, subject), c in shown)
 
     def to_json(self):
         """The report as a JSON text: schema, exit code, counts, and a record a cell."""
