@@ -36,7 +36,7 @@ def test_the_call_returns_a_state_that_merges_with_any_other(lib):
     assert type(state) is LSEState and o is state.o and lse is state.lse
     assert tuple(o.shape) == (2, 4, 3, 4) and tuple(lse.shape) == (2, 4, 3)
     left, right = (attention(q, k[..., keys, :], v[..., keys, :]) for keys in (slice(0, 6), slice(6, 13)))
-    budget = call.budget("float32", ranges=[(0, 6), (6, 13)], order=fdmath.sequential)
+    budget = call.budget("float32", ranges=((0, 6), (6, 13)), order=fdmath.sequential)
     judge(call.certified(), merge(left, right), budget)
 
 
