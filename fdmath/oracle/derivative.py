@@ -57,7 +57,7 @@ def certified_merge_jvp(os, lses, dos, dlses):
         seen_values(x[..., None], seen, name)[..., 0] for x, name in ((levels, "lses"), (slopes, "dlses"))
     )
     o, do = seen_values(o, seen[:, 0], "os"), seen_values(do, seen[:, 0], "dos")
-    precision = working_precision(levels.shape[-1], exponent(levels), exponent(slopes))
+    precision = working_precision(levels.shape[-1], exponent(levels))
     with ctx.workprec(precision):
         sums = [_first_order(exact(levels[g]), exact(slopes[g]), seen[g], o[g], do[g]) for g in range(len(levels))]
         return enclose(sums, np.zeros(seen.shape[:-1], dtype=bool), o_shape, precision)

@@ -7,18 +7,18 @@ import numpy as np
 from flint import arb, ctx
 
 from .inputs import exact_float64, require
-from .sums import exact
+from .sums import elementwise, exact
 
 
 def round_up(value):
-    """The smallest fp64 number not below an exact ball `value`, as a float."""
+    """The smallest fp64 number not below an exact ball `value`, as a float; +∞ beyond the largest."""
     nearest = float(value)
     return nearest if arb(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def _nearest(balls):
     """The fp64 numbers nearest to the midpoints of an object array of balls."""
-    return np.frompyfunc(lambda ball: float(ball.mid()), 1, 1)(balls).astype(np.float64)
+    return elementwise(lambda ball: float(ball.mid()), balls).astype(np.float64)
 
 
 def _distance(balls, values):
@@ -28,9 +28,9 @@ def _distance(balls, values):
     a <= b exactly when round_up(a) <= b, and a > b exactly when round_up(a) > b.
     """
     finite = np.isfinite(values)
-    gaps = np.frompyfunc(lambda ball, value: ball - arb(value), 2, 1)(balls, np.where(finite, values, 0.0))
-    lower = np.frompyfunc(lambda gap: round_up(gap.abs_lower()), 1, 1)(gaps).astype(np.float64)
-    upper = np.frompyfunc(lambda gap: round_up(gap.abs_upper()), 1, 1)(gaps).astype(np.float64)
+    gaps = elementwise(lambda ball, value: ball - arb(value), balls, np.where(finite, values, 0.0))
+    lower = elementwise(lambda gap: round_up(gap.abs_lower()), gaps).astype(np.float64)
+    upper = elementwise(lambda gap: round_up(gap.abs_upper()), gaps).astype(np.float64)
     return np.where(finite, lower, np.inf), np.where(finite, upper, np.inf)
 
 

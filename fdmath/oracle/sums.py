@@ -21,16 +21,22 @@ GUARD_BITS = 96
 def working_precision(keys, *exponents):
     """The number of bits at which the balls come out with radii under 2**-70 · Σ p|v|.
 
-    exponents bound the levels (|level| < 2**e), and for a derivative their slopes too.  A
-    level of n terms then carries an absolute error below n · 2**(e - bits), and each of
-    `keys` additions a relative one of 2**-bits; GUARD_BITS covers n < 2**16 and the rest.
+    exponents bound the terms of the levels (|scale · q_i k_i| < 2**e, which covers what
+    cancels), and for attention's derivative those of the slopes too.  A level of n terms
+    then carries an absolute error below n · 2**(e - bits), and each of `keys` additions a
+    relative one of 2**-bits; GUARD_BITS covers n < 2**16 and the rest.
     """
-    return GUARD_BITS + keys.bit_length() + sum(max(0, e) for e in exponents)
+    return GUARD_BITS + keys.bit_length() + max(0, *exponents)
 
 
 def product_exponent(x, y, scale=1.0):
     """An e with |scale · Σ x_i y_i| < 2**e for every row of x (…, d) and of y (…, d)."""
     return exponent(x) + exponent(y) + x.shape[-1].bit_length() + exponent(scale)
+
+
+def elementwise(function, *arrays):
+    """The object array of function applied to every element of arrays of one shape."""
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), dtype=object)
 
 
 def object_array(entries, shape):
@@ -42,7 +48,7 @@ def object_array(entries, shape):
 
 def exact(values):
     """The object array of balls of radius 0 equal to an fp64 array."""
-    return np.frompyfunc(arb, 1, 1)(values)
+    return elementwise(arb, values)
 
 
 def product(left, right):
