@@ -1,5 +1,7 @@
 """The repository itself: its files, its dependencies said twice and equal, what importing it loads."""
 
+import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -59,6 +61,25 @@ def test_every_requirement_is_pinned_within_its_range(root, pyproject):
         pinned = str(pins[canonicalize_name(requirement.name)].specifier).removeprefix("==")
         assert requirement.specifier.contains(pinned), f"{requirement} but pinned {pinned}"
     assert not any(name.startswith("nvidia") for name in pins)
+
+
+def imported(path):
+    """The top-level names that a Python file imports by statement."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_every_imported_package_is_declared(root, pyproject):
+    declared = {canonicalize_name(requirement.name) for requirement in requirements(pyproject)}
+    distributions = importlib.metadata.packages_distributions()
+    names = {name for folder in ("fdmath", "tests") for path in (root / folder).rglob("*.py") for name in imported(path)}
+    third_party = names - set(sys.stdlib_module_names) - {"fdmath", "tests"}
+    undeclared = {n for n in third_party if not declared & {canonicalize_name(d) for d in distributions.get(n, [])}}
+    assert undeclared == set()
+    assert {"numpy", "hypothesis"} <= third_party
 
 
 def test_all_is_every_extra(pyproject):
