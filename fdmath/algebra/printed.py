@@ -50,7 +50,10 @@ def flat_as_printed_A_2_3_4(os, lses):
         for b in range(1, lses.shape[0]):
             low, high = xp.minimum(total, lses[b, ...]), xp.maximum(total, lses[b, ...])
             total = high + xp.log1p(xp.exp(low - high))
-        return xp.sum(xp.exp(lses - total)[..., None] * os, axis=0), total
+        o = xp.zeros_like(os[0, ...])
+        for b in range(os.shape[0]):
+            o = o + os[b, ...] * xp.exp(lses[b, ...] - total)[..., None]
+        return o, total
 
 
 def flat_printed(merge, states):

@@ -40,7 +40,7 @@ def single_stream_as_printed_A_3_1_2(q, k, v, tile=256):
                 shrink = xp.exp(top - new)
                 numerator, total = numerator * shrink, total * shrink
             grow = xp.exp(m - new)
-            numerator, total, top = numerator + grow * l * o, total + grow * l, new
+            numerator, total, top = numerator + o * l * grow, total + l * grow, new
         return numerator / total
 
 
