@@ -72,8 +72,8 @@ def direction(levels, values, slopes, value_slopes):
         return do, mpmath.fdot(p, ds)
 
 
-def holds(ball, value, scale):
-    """Whether a ball holds a value known to SLACK · scale, and is narrower than 2**-70 · scale."""
+def holds(ball, value, scale, slack=SLACK):
+    """Whether a ball holds a value known to slack · scale, and is narrower than 2**-70 · scale."""
     with mpmath.workprec(600):
         middle, radius, value, scale = (number(x) for x in (ball.mid(), ball.rad(), value, scale))
-        return abs(value - middle) <= radius + SLACK * scale and radius <= mpmath.mpf(2) ** -70 * scale
+        return abs(value - middle) <= radius + slack * scale and radius <= mpmath.mpf(2) ** -70 * scale
