@@ -17,11 +17,11 @@ def attention_as_printed_A_3_1_2(q, k, v, d_model=D_MODEL, num_heads=NUM_HEADS):
     """o of the documents' reference: scaled by √(d_model // num_heads), whatever q's dim is (F8)."""
     xp = backends.array_namespace(q=q, k=k, v=v)
     with backends.quiet():
-        scores = q @ xp.matrix_transpose(k) / math.sqrt(d_model // num_heads)
+        scores = _scores(xp, q, k, d_model // num_heads)
         if k.shape[-2] == 0:
-            return scores @ v
+            return _product(scores, v)
         weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-        return weights / xp.sum(weights, axis=-1, keepdims=True) @ v
+        return _product(weights / xp.sum(weights, axis=-1, keepdims=True), v)
 
 
 def single_stream_as_printed_A_3_1_2(q, k, v, tile=256):
@@ -30,11 +30,11 @@ def single_stream_as_printed_A_3_1_2(q, k, v, tile=256):
     top, total, numerator = _running(xp, q)
     with backends.quiet():
         for start, stop in _tiles(k, tile):
-            scores = _scaled(xp, q, k[..., start:stop, :])
+            scores = _scores(xp, q, k[..., start:stop, :], q.shape[-1])
             m = xp.max(scores, axis=-1, keepdims=True)
             weights = xp.exp(scores - m)
             l = xp.sum(weights, axis=-1, keepdims=True)  # noqa: E741
-            o = weights @ v[..., start:stop, :] / l
+            o = _product(weights, v[..., start:stop, :]) / l
             new = xp.maximum(top, m)
             if start > 0:
                 shrink = xp.exp(top - new)
@@ -51,11 +51,11 @@ def multi_stream_as_printed_A_3_1_3(q, k, v, tile=256, num_streams=5):
     with backends.quiet():
         for i, (start, stop) in enumerate(_tiles(k, tile)):
             m, l, acc = running[i % num_streams]
-            scores = _scaled(xp, q, k[..., start:stop, :])
+            scores = _scores(xp, q, k[..., start:stop, :], q.shape[-1])
             new = xp.maximum(m, xp.max(scores, axis=-1, keepdims=True))
             shrink, weights = xp.exp(m - new), xp.exp(scores - new)
             running[i % num_streams] = (new, l * shrink + xp.sum(weights, axis=-1, keepdims=True),
-                                        acc * shrink + weights @ v[..., start:stop, :])
+                                        acc * shrink + _product(weights, v[..., start:stop, :]))
         while len(running) > 1:
             running = [_pair(xp, *running[i:i + 2]) for i in range(0, len(running), 2)]
         return running[0][2] / running[0][1]
@@ -76,11 +76,11 @@ def lse_streams_as_printed_A_3_2_2(q, k, v, tile=256, num_streams=4, d_model=D_M
     F2c, F4, F5, F8, F13. The document's first-tile test looks at all rows of all heads together.
     """
     xp = backends.array_namespace(q=q, k=k, v=v)
-    scale = math.sqrt(d_model // num_heads)
     streams = [(xp.zeros_like(q), xp.full(q.shape[:-1], float("-inf"), dtype=q.dtype)) for _ in range(num_streams)]
     with backends.quiet():
         for i, (start, stop) in enumerate(_tiles(k, tile)):
-            part = _tile_pair(xp, q @ xp.matrix_transpose(k[..., start:stop, :]) / scale, v[..., start:stop, :])
+            scores = _scores(xp, q, k[..., start:stop, :], d_model // num_heads)
+            part = _tile_pair(xp, scores, v[..., start:stop, :])
             o, lse = streams[i % num_streams]
             fresh = bool(xp.all(lse == float("-inf")))
             streams[i % num_streams] = part if fresh else merge_as_printed_A_3_2_1(o, lse, *part)
@@ -92,11 +92,18 @@ def _tile_pair(xp, scores, v):
     m = xp.max(scores, axis=-1, keepdims=True)
     weights = xp.exp(scores - m)
     l = xp.sum(weights, axis=-1, keepdims=True)  # noqa: E741
-    return weights @ v / l, (m + xp.log(l + 1e-12))[..., 0]  # the document's literal, not a tolerance
+    guarded = backends.cast(l + 1e-12, backends.float_name(l))  # the document's literal, not a tolerance
+    return _product(weights, v) / l, (m + xp.log(guarded))[..., 0]
 
 
-def _scaled(xp, q, k):
-    return q @ xp.matrix_transpose(k) / math.sqrt(q.shape[-1])
+def _scores(xp, q, k, dim):
+    """q·kᵀ/√dim in q's format."""
+    return backends.cast(_product(q, xp.matrix_transpose(k)) / math.sqrt(dim), backends.float_name(q))
+
+
+def _product(a, b):
+    """a @ b in a's format: NumPy makes float32 of bfloat16 in a product, as it does beside a number."""
+    return backends.cast(a @ b, backends.float_name(a))
 
 
 def _tiles(k, tile):
