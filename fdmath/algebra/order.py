@@ -46,10 +46,10 @@ def streams(n, then=tree):
 
 
 def ring(rank):
-    """The order in which the given rank of a ring folds: its own part first, then rank − 1, rank − 2, …
+    """The order of one rank of a ring: its own part first, then rank − 1, rank − 2 … as the neighbour passes them on.
 
-    as they arrive from the neighbour before it. Every rank of a ring folds the same parts in another order.
-    Ranks count modulo the number of parts. Raises TypeError for a rank that is no integer.
+    Every rank of a ring folds the same parts in another order. Ranks count modulo the number of parts.
+    Raises TypeError for a rank that is no integer.
     """
     rank = whole(rank, "rank")
 

@@ -120,8 +120,8 @@ def _pair_budget(a, b, fmt, of_a, of_b):
     rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny
     o_bound = carried + _times(mixed * exponent, spread + of_a.o + of_b.o) + rounding
     lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
-    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small)) + 4 * fmt.tiny
-    return o_bound, lse_bound
+    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small))
+    return o_bound, lse_bound + 4 * fmt.tiny
 
 
 def _times(weight, values):

@@ -3,7 +3,7 @@
 from fdmath import _backends as backends
 from fdmath.algebra.merge import merge_all
 from fdmath.algebra.order import sequential
-from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind, identity
+from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind
 
 
 def softmax_naive(scores):
@@ -73,25 +73,31 @@ def partial_state(scores, v, kind=LSEState, stats_dtype=None):
         raise ValueError(f"v must have {scores.shape[-1]} keys, as scores has; got {v.shape[-2]}")
     stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
     scores, v = backends.cast(scores, work), backends.cast(v, work)
-    if scores.shape[-1] == 0:
-        state = identity(scores.shape[:-1], v.shape[-1], AccState, like=scores)
-    else:
-        with backends.quiet():
-            state = _block(xp, scores, v, stats)
-    state = state.to(kind)
+    with backends.quiet():
+        state = _block(xp, scores, v, stats).to(kind)
     arrays = (x if x is state.payload else backends.cast(x, stats) for x in state)
     return kind(*arrays)
 
 
 def _block(xp, scores, v, stats):
-    """The AccState of one block with N ≥ 1 keys, m rounded to the format `stats`, all in working format."""
+    """The AccState of one block, m rounded to the format `stats`, all in working format.
+
+    Without keys it is the identity by the same sums, which torch can still differentiate (to 0).
+    """
     seen = xp.any(scores != float("-inf"), axis=-2)
     v = xp.where(seen[..., None], v, 0.0)
-    top = xp.max(backends.constant(scores), axis=-1)
+    top = _largest(xp, scores)
     top = backends.cast(backends.cast(top, stats), backends.float_name(scores))
     top = backends.filled(xp, top, top == float("inf"), float("nan"))  # no lawful level: the row is NaN
     weights = xp.exp(scores - xp.where(top == float("-inf"), 0.0, top)[..., None])
     return AccState(top, xp.sum(weights, axis=-1), weights @ v)
+
+
+def _largest(xp, scores):
+    """The maximum over the last axis as a constant of differentiation, −∞ where there are no keys."""
+    if scores.shape[-1] == 0:
+        return xp.full(scores.shape[:-1], float("-inf"), dtype=scores.dtype, device=getattr(scores, "device", None))
+    return xp.max(backends.constant(scores), axis=-1)
 
 
 def online_state(scores, v, kind=MLOState):
@@ -119,9 +125,7 @@ def _scores(scores):
 
 def _reference_level(xp, scores):
     """The maximum over the last axis, kept as an axis of length 1; 0 where it is −∞ or there are no keys."""
-    if scores.shape[-1] == 0:
-        return xp.zeros((*scores.shape[:-1], 1), dtype=scores.dtype)
-    m = xp.max(backends.constant(scores), axis=-1, keepdims=True)
+    m = _largest(xp, scores)[..., None]
     return backends.filled(xp, m, m == float("-inf"), 0.0)
 
 
