@@ -76,7 +76,8 @@ def test_every_imported_package_is_declared(root, pyproject):
     declared = {canonicalize_name(requirement.name) for requirement in requirements(pyproject)}
     distributions = importlib.metadata.packages_distributions()
     files = [path for folder in ("fdmath", "tests") for path in (root / folder).rglob("*.py")]
-    third_party = {name for path in files for name in imported(path)} - set(sys.stdlib_module_names) - {"fdmath", "tests"}
+    names = {name for path in files for name in imported(path)}
+    third_party = names - set(sys.stdlib_module_names) - {"fdmath", "tests"}
     undeclared = {n for n in third_party if not declared & {canonicalize_name(d) for d in distributions.get(n, [])}}
     assert undeclared == set()
     assert {"numpy", "hypothesis"} <= third_party
