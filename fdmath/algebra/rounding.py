@@ -113,7 +113,7 @@ def _pair_budget(a, b, fmt, of_a, of_b):
     w = small / (1 + small)
     first = a.lse >= b.lse
     weight_a, weight_b = np.where(first, 1 - w, w), np.where(first, w, 1 - w)
-    spread, mixed = np.abs(a.o - b.o), weight_a * (1 - weight_a)
+    spread, mixed = np.abs(a.o - b.o), w * (1 - w)
     o, lse = merge(a, b)
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + fmt.kappa))

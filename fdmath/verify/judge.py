@@ -13,6 +13,8 @@ from fdmath.verify.report import Cell, Report
 from fdmath.verify.subject import Subject, SubjectError
 
 CASES = 50
+SEARCH = 400
+"""The least number of cases in which a counterexample to a law declared false is looked for."""
 
 
 class _Broken(Exception):
@@ -86,6 +88,7 @@ class _Record:
     def hunt(self, cases):
         """The verdict after at most `cases` draws (and the shrinking of the first that breaks the law)."""
         hypothesis = backends.load("importlib:import_module")("hypothesis")
+        cases = max(cases, SEARCH) if self.grade == "false" else cases
         phase = hypothesis.Phase
         settings = hypothesis.settings(
             max_examples=cases, database=None, deadline=None, phases=[phase.generate, phase.target, phase.shrink],
