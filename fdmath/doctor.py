@@ -137,7 +137,7 @@ def examination():
     return {
         "fdmath": __version__,
         "python": platform.python_version(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "pins_found": bool(pins()),
         "packages": packages(),

@@ -231,3 +231,10 @@ def test_an_empty_side_passes_the_budget_of_the_other_on(lib, kind):
             a, b, of_a, of_b = arguments
             budget = merge_budget(a, b, format_of("float32"), of_a, of_b)
             assert holds(budget.o, carried.o) and holds(budget.lse, carried.lse)
+
+
+def test_a_weight_far_below_u_keeps_the_error_of_its_exponent():
+    """1 − w rounds to 1 there, and w(1 − w) must not round to 0 with it (found by "association orders")."""
+    near, far = (in_float64(LSEState(np.array([[o]]), np.array([lse]))) for o, lse in ((0.0, 0.0), (1.0, -90.0)))
+    fmt = format_of("float64")
+    assert merge_budget(near, far, fmt).o.item() >= fmt.u * 90 * np.exp(-90)
