@@ -34,8 +34,8 @@ def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
     "not tried yet" for the stub (it raises NotImplementedError, or returns None or Ellipsis); else how many
-    laws hold, and for the first that does not the law and the smallest input that breaks it, what the
-    function gave and what is right. Raises ValueError for a notebook without an exercise.
+    laws hold, and for the first that does not (or cannot be asked) the law and the smallest input that
+    breaks it, what the function gave and what is right. Raises ValueError for a notebook without an exercise.
     """
     task = lesson(number)
     if not tried(fn, task.sample()):
@@ -47,7 +47,8 @@ def exercise(number, fn, cases=50):
     if report.exit_code == 0:
         print(f"Exercise {number}: right, all {len(asked)} laws hold")
         return
-    print(f"Exercise {number}: not yet, {len(wrong)} of {len(asked)} laws do not hold. The first of them:")
+    broken = f"{len(wrong)} of {len(asked)} laws do not hold. The first of them:"
+    print(f"Exercise {number}: not yet,", broken if report.exit_code == 1 else "the laws could not judge it:")
     print(report.failures().partition("\n\n")[0])
 
 
