@@ -13,7 +13,7 @@ endif
 # An environment with everything serves the notebooks too.
 INSTALLED := $(or $(wildcard .venv/installed-all),.venv/installed-$(EXTRAS))
 
-.PHONY: lab test test-portable notebooks verify laws-thorough lint doctor
+.PHONY: lab test test-portable notebooks student verify laws-thorough lint doctor
 lab: $(INSTALLED)
 	$(PY) -m fdmath lab $(ARGS)
 test: .venv/installed-all
@@ -22,6 +22,8 @@ test-portable: .venv/installed-all
 	$(PY) -m fdmath test --portable $(ARGS)
 notebooks: .venv/installed-all
 	$(PY) -m fdmath notebooks $(ARGS)
+student: $(INSTALLED)
+	$(PY) -m fdmath student $(ARGS)
 verify: .venv/installed-all
 	$(PY) -m fdmath verify $(ARGS)
 laws-thorough: .venv/installed-all
