@@ -270,10 +270,11 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
         p = p / divisor
         distance = np.where(p > 0, level - scores, 0.0)
         exponent = np.where(p > 0, np.expm1(np.broadcast_to(errors, p.shape) + fmt.u * (distance + fmt.kappa)), 0.0)
+        o = p @ v
+        columns = [np.abs(v[..., None, :, c] - o[..., c:c + 1]) for c in range(v.shape[-1])]
+        moved = [np.sum(np.where(apart == 0, 0.0, p * exponent * apart), axis=-1) for apart in columns]
+    moved = np.stack(moved, axis=-1) if moved else np.zeros(o.shape)
     rounded = 0.0 if p_dtype is None else unit_roundoff(p_dtype)
-    o = p @ v
-    moved = np.stack([np.sum(p * exponent * np.abs(v[..., None, :, c] - o[..., c:c + 1]), axis=-1)
-                      for c in range(v.shape[-1])], axis=-1) if v.shape[-1] else np.zeros(o.shape)
     # Worst error of a weight below the format's range is the smallest subnormal itself, hence the floor.
     floor = (keys + 2) * fmt.tiny * (1 + 2 * fmt.kappa * np.max(np.abs(v), axis=-2, keepdims=True, initial=0.0))
     size = p @ np.abs(v)

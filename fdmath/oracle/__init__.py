@@ -18,6 +18,7 @@ from .definition import (
 )
 from .derivative import certified_attention_jvp, certified_merge_jvp
 from .enclosure import Enclosure
+from .sums import sharper
 
 __all__ = [
     "Enclosure",
@@ -28,4 +29,5 @@ __all__ = [
     "certified_merge_acc",
     "certified_merge_jvp",
     "certified_merge_mlo",
+    "sharper",
 ]

@@ -8,6 +8,8 @@ Levels are shifted by the largest midpoint of their row.  Any shift gives the sa
 one keeps every weight at most about 1, whatever the levels.
 """
 
+from contextlib import contextmanager
+
 import numpy as np
 from flint import arb, arb_mat
 
@@ -18,6 +20,22 @@ KEYS_AT_ONCE = 1024  # keeps the matrices of a long row in cache; the sum does n
 GUARD_BITS = 96
 
 
+_extra_bits = [0]
+
+
+@contextmanager
+def sharper(bits):
+    """A context in which every enclosure is computed with `bits` more bits: for what came out undecided.
+
+    1200 bits decide even a budget of a few of the smallest fp64 numbers beside a level of 1.
+    """
+    before, _extra_bits[0] = _extra_bits[0], _extra_bits[0] + bits
+    try:
+        yield
+    finally:
+        _extra_bits[0] = before
+
+
 def working_precision(keys, *exponents):
     """The number of bits at which the balls come out with radii under 2**-70 · Σ p|v|.
 
@@ -26,7 +44,7 @@ def working_precision(keys, *exponents):
     then carries an absolute error below n · 2**(e - bits), and each of `keys` additions a
     relative one of 2**-bits; GUARD_BITS covers n < 2**16 and the rest.
     """
-    return GUARD_BITS + keys.bit_length() + max(0, *exponents)
+    return GUARD_BITS + _extra_bits[0] + keys.bit_length() + max(0, *exponents)
 
 
 def product_exponent(x, y, scale=1.0):

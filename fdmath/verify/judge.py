@@ -83,7 +83,7 @@ class _Record:
     def __init__(self, law, subject):
         self.law, self.subject, self.grade = law, subject, law.grade_for(subject)
         self.count, self.worst, self.text, self.bitwise = 0, 0.0, "", True
-        self.undecided = False
+        self.undecided = self.raised = False
 
     def hunt(self, cases):
         """The verdict after at most `cases` draws (and the shrinking of the first that breaks the law)."""
@@ -104,7 +104,7 @@ class _Record:
         try:
             hypothesis.seed(seed)(settings(hypothesis.given(self.law.strategy(self.subject))(one)))()
         except _Broken:
-            return "fail"
+            return "pass" if self.grade == "false" and not self.raised else "fail"
         except hypothesis.errors.Flaky as error:
             self.text = f"not repeatable: the same input gave two answers ({type(error).__name__})\n{self.text}"
             return "fail"
@@ -112,7 +112,8 @@ class _Record:
             self.text = "no case was drawn"
             return "not run"
         if self.grade == "false":
-            return "pass" if not self.bitwise else "fail"
+            self.text = "declared false, and no counterexample was found"
+            return "fail"
         return "undecided" if self.undecided else "pass"
 
     def look(self, case):
@@ -121,15 +122,12 @@ class _Record:
         try:
             finding = self.law.check(self.subject, case)
         except SubjectError as error:
-            finding = Finding(math.inf, False, "fail", str(error))
-        if self.grade == "false":
-            if self.bitwise and not finding.bitwise:
-                self.bitwise, self.text = False, _text(case, finding)
-            return finding
+            finding, self.raised = Finding(math.inf, False, "fail", str(error)), True
         self.bitwise = self.bitwise and finding.bitwise
         if finding.verdict == "undecided" and not self.undecided:
             self.undecided, self.text = True, _text(case, finding)
-        holds = finding.verdict != "fail" and finding.ratio <= 1.0 and (self.grade == "budget" or finding.bitwise)
+        within = finding.verdict != "fail" and finding.ratio <= 1.0
+        holds = finding.bitwise if self.grade == "false" else within and (self.grade == "budget" or finding.bitwise)
         if not holds and finding.verdict != "undecided":
             self.text = _text(case, finding)
             raise _Broken

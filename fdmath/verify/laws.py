@@ -143,21 +143,21 @@ def _decode_in_two(subject, case):
 @law("(a ⊕ b) ⊕ c = a ⊕ (b ⊕ c)", ("merge",), parts=(3, 3), empties=False)
 def associativity(subject, case):
     """⊕ may be bracketed either way: the two results agree within the sum of their bounds."""
-    a, b, c = case.parts
-    left = subject.merge(subject.merge(a, b), c)
-    right = subject.merge(a, subject.merge(b, c))
-    budget = case.budget(subject)
-    mirrored = StateCase((c, b, a)).budget(subject)
-    return same(left, right, _sum(budget, mirrored))
+    return _two_bracketings(subject, case)
 
 
 @law("(a ⊕ b) ⊕ c = a ⊕ (b ⊕ c), every bit", ("merge",), lambda s: "bitwise associativity" in s.false + s.claims,
-     name="bitwise associativity", parts=(3, 3))
+     name="bitwise associativity", parts=(3, 3), empties=False)
 def bitwise_associativity(subject, case):
     """⊕ is associative bit for bit: false in floating point, whatever the spelling, as a counterexample shows."""
+    return _two_bracketings(subject, case)
+
+
+def _two_bracketings(subject, case):
     a, b, c = case.parts
-    return same(subject.merge(subject.merge(a, b), c), subject.merge(a, subject.merge(b, c)),
-                Budget(np.full(1, np.inf), np.full((), np.inf)))
+    left = subject.merge(subject.merge(a, b), c)
+    right = subject.merge(a, subject.merge(b, c))
+    return same(left, right, _sum(case.budget(subject), StateCase((c, b, a)).budget(subject)))
 
 
 @law("every bracketing of a₁ ⊕ … ⊕ aₙ, n ≥ 3", ("merge",), name="association orders", parts=(3, 4))

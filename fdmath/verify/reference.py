@@ -5,7 +5,9 @@ far below any float32 budget, so float32 subjects are judged as surely; a float6
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -38,19 +40,32 @@ class Finding:
         return Finding(worse.ratio, self.bitwise and other.bitwise, worse.verdict, worse.detail)
 
 
+UNDECIDED_BITS = 1200
+"""Bits added where a verdict is undecided: enough for budgets of a few of the smallest float64 numbers."""
+
 _RANK = {"pass": 0, "undecided": 1, "fail": 2}
 HOLDS = Finding(0.0, True)
 
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """The right (o, lse) as an oracle Enclosure, seen through a permutation of the heads if one is given."""
+    """The right (o, lse) as an oracle Enclosure, seen through a permutation of the heads if one is given.
+
+    again: computes the Enclosure anew, for a verdict that its precision left undecided.
+    """
 
     enclosure: object
+    again: Callable
     heads: np.ndarray | None = None
 
+    @classmethod
+    def of(cls, certify, *args, **kwargs):
+        """The enclosure certify(*args, **kwargs)."""
+        again = partial(certify, *args, **kwargs)
+        return cls(again(), again)
+
     def reordered(self, heads):
-        return Certified(self.enclosure, np.argsort(heads))
+        return Certified(self.enclosure, self.again, np.argsort(heads))
 
     @property
     def o(self):
@@ -68,6 +83,9 @@ class Certified:
         bound = (into(budget.o), into(budget.lse))
         errors = self.enclosure.errors((o, lse))
         verdict = self.enclosure.verdict((o, lse), tuple(np.where(np.isfinite(b), b, np.inf) for b in bound))
+        if verdict == "undecided" and self.enclosure.precision < UNDECIDED_BITS:
+            with oracle.sharper(UNDECIDED_BITS):
+                return Certified(self.again(), self.again, self.heads).judge(state, budget)
         return _finding(errors, bound, (self.enclosure.o_mid, self.enclosure.lse_mid), (o, lse), verdict)
 
     def _out(self, x):
@@ -160,7 +178,7 @@ def merged(parts):
     columns = [np.stack([np.asarray(x) for x in c]) for c in zip(*parts, strict=True)]
     if oracle is not None:
         by_kind = {LSEState: "certified_merge", MLOState: "certified_merge_mlo", AccState: "certified_merge_acc"}
-        return Certified(getattr(oracle, by_kind[type(parts[0])])(*columns))
+        return Certified.of(getattr(oracle, by_kind[type(parts[0])]), *columns)
     exact = [rounding.in_float64(p) for p in parts]
     whole = as_pair(merge_all(exact, sequential))  # pairwise, so that a lone part is its own exact answer
     bound = rounding.fold_budget(exact, sequential, rounding.format_of("float64"))
@@ -170,7 +188,7 @@ def merged(parts):
 def block(scores, v):
     """The certified state of one block of scores (−∞ = not visible)."""
     if oracle is not None:
-        return Certified(oracle.certified_block(scores, v))
+        return Certified.of(oracle.certified_block, scores, v)
     scores, v = rounding.exact(scores), rounding.exact(v)
     state = partial_state(scores, v)
     return Approximate(state.o, state.lse, rounding.block_budget(scores, v, rounding.format_of("float64")))
@@ -179,7 +197,7 @@ def block(scores, v):
 def attention(q, k, v, scale, visible):
     """The certified attention of q over k, v where `visible`; scale None for 1/√d."""
     if oracle is not None:
-        return Certified(oracle.certified_attention(q, k, v, scale=scale, mask=visible))
+        return Certified.of(oracle.certified_attention, q, k, v, scale=scale, mask=visible)
     q, k, v = (rounding.exact(x) for x in (q, k, v))
     group = q.shape[-3] // k.shape[-3]
     k, v = (np.repeat(x, group, axis=-3) for x in (k, v))

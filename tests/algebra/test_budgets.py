@@ -9,6 +9,7 @@ from fdmath import LSEState, flat, merge, merge_all, ring, sequential, streams, 
 from fdmath.algebra.printed import flat_as_printed_A_2_3_4, merge_as_printed_A_3_2_1
 from fdmath.algebra.rounding import (
     Budget,
+    block_budget,
     chain_budget,
     fold_budget,
     format_of,
@@ -238,3 +239,10 @@ def test_a_weight_far_below_u_keeps_the_error_of_its_exponent():
     near, far = (in_float64(LSEState(np.array([[o]]), np.array([lse]))) for o, lse in ((0.0, 0.0), (1.0, -90.0)))
     fmt = format_of("float64")
     assert merge_budget(near, far, fmt).o.item() >= fmt.u * 90 * np.exp(-90)
+
+
+def test_a_score_that_may_be_off_by_thousands_still_has_a_budget():
+    """With one value only, no error of a weight moves o, however large it is (found by "shift" in bfloat16)."""
+    bound = block_budget(np.zeros((1, 2)), np.ones((2, 1)), format_of("float32"), 4096.0)
+    assert not np.any(np.isnan(bound.o))
+    assert np.all(np.isfinite(bound.o))

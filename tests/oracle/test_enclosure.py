@@ -12,7 +12,7 @@ from flint import arb, ctx
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fdmath.oracle import Enclosure, certified_attention, certified_block, certified_merge_acc
+from fdmath.oracle import Enclosure, certified_attention, certified_block, certified_merge, certified_merge_acc, sharper
 from fdmath.oracle.enclosure import round_up
 
 NO_BUDGET = (0.0, 0.0)
@@ -179,3 +179,13 @@ def test_states_of_another_shape_or_kind_are_refused():
         exact_example().errors(([2.5], [0.0]))
     with pytest.raises(TypeError, match="state.o"):
         exact_example().errors(([2], 0.0))
+
+
+def test_sharper_decides_what_is_undecided():
+    """log(1 + e^-1000) is 0 but for far less than 2**-96, and the budget is four of the smallest numbers."""
+    os, lses = np.zeros((2, 1, 1)), np.array([[0.0], [-1000.0]])
+    state, budget = (np.zeros((1, 1)), np.zeros(1)), (np.zeros((1, 1)), np.full(1, 4 * SMALLEST))
+    assert certified_merge(os, lses).verdict(state, budget) == "undecided"
+    with sharper(1200):
+        assert certified_merge(os, lses).verdict(state, budget) == "pass"
+    assert certified_merge(os, lses).precision < 1200
