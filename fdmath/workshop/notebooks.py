@@ -32,6 +32,7 @@ def execute(notebook, folder, renew_timed):
         timeout=SECONDS_A_CELL,
         kernel_name=KERNEL["name"],
         resources={"metadata": {"path": str(folder)}},
+        coalesce_streams=True,  # a cell that prints with a pause would else store its text in two pieces
         record_timing=False,
     )
     with client.setup_kernel(env={**os.environ, **ENVIRONMENT}):
