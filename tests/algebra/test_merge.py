@@ -95,9 +95,8 @@ def mixed_operands(lib, kind, dtype, other, level):
     """Two states whose rows are random, ties, one side empty in every way of writing it, and both sides."""
     rng = np.random.default_rng(4)
     a, b = (random_state(lib, kind, rng, (60, 3), level, dtype=name) for name in (dtype, other))
-    ties = random_state(lib, kind, rng, (9, 3), level, dtype=dtype)
-    opposite = kind(*(x if x is not ties.payload else -x for x in ties))
-    parts = [(a, b), (ties, opposite.map(lambda x: lib.array(values(x), other)))]
+    ties = [random_state(lib, kind, rng, (9, 3), level, spread=0.0, dtype=name) for name in (dtype, other)]
+    parts = [(a, b), ties]
     ways = (empty_states(lib, kind, 2, 3, name) for name in (dtype, other))
     for nothing_a, nothing_b in zip(*ways, strict=True):
         parts += [(nothing_a, rows(b, slice(0, 2))), (rows(a, slice(0, 2)), nothing_b), (nothing_a, nothing_b)]

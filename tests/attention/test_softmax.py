@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from fdmath import AccState, LSEState, MLOState, identity, partial_state, sequential
-from fdmath.algebra.rounding import KAPPA, Budget, block_budget, finish_budget, fold_budget, format_of, unit_roundoff
+from fdmath.algebra.rounding import (
+    KAPPA,
+    Budget,
+    block_budget,
+    finish_budget,
+    fold_budget,
+    format_of,
+    round_to,
+    unit_roundoff,
+)
 from fdmath.attention.softmax import logsumexp, online_state, softmax_naive, softmax_online, softmax_safe
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import FORMATS, dtype_name, holds, same, same_state, values
@@ -143,12 +152,28 @@ def test_a_block_is_within_its_budget(lib, kind, dtype):
         spread = rng.choice([1e-6, 3.0, 40.0], (40, 1, 1))
         scores = np.resize(LEVELS, (40, 1, 1)) + spread * rng.standard_normal((40, 2, keys))
         scores = np.where(rng.random(scores.shape) < 0.1, -INF, scores)
-        v = rng.standard_normal((40, keys, 3)) * rng.choice([1.0, 1e-30, 1e30], (40, 1, 1))
+        info = np.finfo(dtype)  # a block sums up to 64 weights of at most 1, on values of at most 4
+        size = rng.choice([1.0, info.max / 512, 8 * info.smallest_subnormal], (40, 1, 1))
+        v = rng.uniform(-4, 4, (40, keys, 3)) * size
         scores, v = lib.array(scores, dtype), lib.array(v, dtype)
         state = partial_state(scores, v, kind)
         budget = finish_budget(state, block_budget(scores, v, fmt, pair=pair), fmt, fmt, pair=pair)
         worst = judge(certified(scores, v), state.finalize(), budget)
         assert keys == 1 or min(worst.o, worst.lse) >= SHOWN
+
+
+@pytest.mark.parametrize("p_dtype", ["float16", "bfloat16"])
+def test_rounded_weights_are_within_a_budget_that_says_so(lib, p_dtype):
+    # As kernels do: P is rounded before P·v, l sums it unrounded (faults:B11).
+    rng, fmt = np.random.default_rng(10), format_of("float32")
+    scores, v = lib.array(3 * rng.standard_normal((40, 2, 16))), lib.array(rng.standard_normal((40, 16, 3)))
+    m, l, _ = partial_state(scores, v, AccState)
+    weights = round_to(lib.module.exp(scores - m[..., None]), p_dtype)
+    o, lse = AccState(m, l, weights @ v).finalize()
+    exact, plain = certified(scores, v), block_budget(scores, v, fmt)
+    told = block_budget(scores, v, fmt, p_dtype=p_dtype)
+    assert judge(exact, LSEState(o, lse), told).o >= SHOWN
+    assert exact.verdict(LSEState(o, lse), tuple(plain)) == "fail"
 
 
 @pytest.mark.parametrize("kind", KINDS)
