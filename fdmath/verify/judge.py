@@ -126,8 +126,7 @@ class _Record:
         self.bitwise = self.bitwise and finding.bitwise
         if finding.verdict == "undecided" and not self.undecided:
             self.undecided, self.text = True, _text(case, finding)
-        within = finding.verdict != "fail" and finding.ratio <= 1.0
-        holds = finding.bitwise if self.grade == "false" else within and (self.grade == "budget" or finding.bitwise)
+        holds = finding.bitwise if self.grade != "budget" else finding.verdict != "fail"
         if not holds and finding.verdict != "undecided":
             self.text = _text(case, finding)
             raise _Broken
