@@ -108,20 +108,25 @@ def faults(fig):
     return found
 
 
+_BOUND = {"marker": "", "linestyle": ":", "linewidth": 1.5}
+
+
 @style()
 def error_plot(x, series, *, xlabel, title, base=10):
     """A figure of measured errors and their proven bounds on two logarithmic axes, in units of u·Σp|v|.
 
-    x: (n,); series: name → (measured, bound), each (n,), in that unit. A measured error has a marker and a
-    solid line, its bound the same colour and a broken line. An error below a hundredth of the unit (0 among
-    them) is drawn there. base: of the horizontal axis, 10 or 2.
+    x: (n,); series: name → (measured, bound), each (n,), in that unit. A measured error has a colour, a hollow
+    marker and a line style of its own, later ones smaller and thinner, so that series which agree are all
+    seen; its bound is a thin dotted line of the same colour without markers. An error below a hundredth of
+    the unit (0 among them) is drawn there. base: of the horizontal axis, 10 or 2.
     """
     figure, axes = new_figure(title=title, xlabel=xlabel, ylabel="error of o / (u·Σp|v|)", yscale="log")
     axes.set_xscale("log", base=base)
-    for colour, marker, (name, (measured, bound)) in zip(COLOURS, MARKERS, series.items(), strict=False):
-        axes.plot(x, np.maximum(measured, 0.01), color=colour, marker=marker, ls="-", label=name)
-        axes.plot(x, bound, color=colour, marker="", ls="--")
-    axes.plot([], [], color="grey", marker="", ls="--", label="its proven bound")
+    for i, (look, (name, (measured, bound))) in enumerate(zip(STYLE["axes.prop_cycle"], series.items(), strict=False)):
+        width = {"markerfacecolor": "none", "markersize": 14 - 2 * i, "linewidth": 4 / (1 + i / 2)}
+        axes.plot(x, np.maximum(measured, 0.01), **look, **width, label=name)
+        axes.plot(x, bound, **(look | _BOUND))
+    axes.plot([], [], color="grey", **_BOUND, label="its proven bound")
     figure.legend(loc="outside lower center", ncols=len(series) + 1)
     return figure
 
@@ -162,15 +167,15 @@ def headline_figure(panels):
     line style; its proven bound the same colour and a thin dotted line; captured heads are hollow markers.
     """
     figure, axes = new_figure(columns=len(panels), ylabel="error of o / (u·Σp|v|)")
-    bound, hollow = {"marker": "", "linestyle": ":", "linewidth": 1.5}, {"markerfacecolor": "none", "linestyle": ""}
+    hollow = {"markerfacecolor": "none", "linestyle": ""}
     for ax, (stats, panel) in zip(axes, panels.items(), strict=True):
         ax.set(xscale="log", yscale="log", xlim=(2, 2e4), ylim=(0.005, 1e7))
         ax.set(title=f"statistics in {stats}", xlabel="score level: largest |lse|")
         for look, (form, rows) in zip(STYLE["axes.prop_cycle"], panel.rows.items(), strict=False):
             ax.plot(panel.levels, [row.error for row in rows], **look, label=form)
-            ax.plot(panel.levels, [row.bound for row in rows], **(look | bound))
+            ax.plot(panel.levels, [row.bound for row in rows], **(look | _BOUND))
             ax.plot(panel.head_levels, [row.error for row in panel.head_rows[form]], **(look | hollow))
-    axes[-1].plot([], [], color="grey", **bound, label="proven bound")
+    axes[-1].plot([], [], color="grey", **_BOUND, label="proven bound")
     axes[-1].plot([], [], color="grey", marker="o", **hollow, label="captured heads")
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -94,9 +94,20 @@ def test_the_error_plot_draws_measured_and_bound():
     measured, bound = np.array([0.0, 2.0]), np.array([8.0, 9.0])
     axes = error_plot([1, 10], {"m/l/o": (measured, bound)}, xlabel="level", title="Error").axes[0]
     drawn = [(x.get_color(), x.get_linestyle(), list(x.get_ydata())) for x in axes.lines]
-    assert drawn[:2] == [(plotting.COLOURS[0], "-", [0.01, 2.0]), (plotting.COLOURS[0], "--", [8.0, 9.0])]
+    assert drawn[:2] == [(plotting.COLOURS[0], "-", [0.01, 2.0]), (plotting.COLOURS[0], ":", [8.0, 9.0])]
     assert axes.get_legend_handles_labels()[1] == ["m/l/o", "its proven bound"]
     assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_series_of_the_error_plot_that_agree_are_all_seen():
+    series = {f"way {i}": ([1.0, 2.0], [8.0, 9.0]) for i in range(MOST_SERIES)}
+    lines = [x for x in error_plot([1, 10], series, xlabel="level", title="Error").axes[0].lines if x.get_marker()]
+    assert len({x.get_marker() for x in lines}) == len(lines) == MOST_SERIES
+    assert [x.get_linestyle() for x in lines[:4]] == ["-", "--", "-.", ":"]
+    assert all(x.get_markerfacecolor() == "none" for x in lines)
+    sizes = [(x.get_markersize(), x.get_linewidth()) for x in lines]
+    assert all(after < before for a, b in zip(sizes, sizes[1:], strict=False)
+               for before, after in zip(a, b, strict=True))
 
 
 def test_the_error_plot_shows_a_nan_by_a_gap():

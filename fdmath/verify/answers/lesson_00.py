@@ -15,12 +15,18 @@ HINTS = (
 
 
 def my_block(scores, v):
-    """(o, lse) of one block: scores (Nq, N), −∞ where a key is not seen; v (N, dv); o (Nq, dv), lse (Nq,)."""
+    """(o, lse) of one block: scores (Nq, N), −∞ where a key is not seen; v (N, dv); o (Nq, dv), lse (Nq,).
+
+    N may be 0, and a row may see no key: its o is 0, its lse −∞. Where no row sees key j, v[j] may hold NaN.
+    """
     raise NotImplementedError
 
 
 def answer(scores, v):
-    """(o, lse) of one block: scores (Nq, N), −∞ where a key is not seen; v (N, dv); o (Nq, dv), lse (Nq,)."""
+    """(o, lse) of one block: scores (Nq, N), −∞ where a key is not seen; v (N, dv); o (Nq, dv), lse (Nq,).
+
+    N may be 0, and a row may see no key: its o is 0, its lse −∞. Where no row sees key j, v[j] may hold NaN.
+    """
     m = np.max(scores, axis=-1, initial=-np.inf)
     weights = np.exp(scores - np.where(m == -np.inf, 0, m)[:, None])
     l = np.sum(weights, axis=-1)
