@@ -33,13 +33,14 @@ def lesson(number):
 def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
-    "not tried yet" for the stub (it raises NotImplementedError, or returns None or Ellipsis); else how many
-    laws hold, and for the first that does not (or cannot be asked) the law and the smallest input that
-    breaks it, what the function gave and what is right. Raises ValueError for a notebook without an exercise.
+    "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing,
+    which is said; else how many laws hold, and for the first that does not (or cannot be asked) the law and
+    the smallest input that breaks it, what the function gave and what is right. Raises ValueError for a
+    notebook without an exercise.
     """
     task = lesson(number)
-    if not tried(fn, task.sample()):
-        print(f"Exercise {number}: not tried yet")
+    if untried := not_tried(fn, task.sample()):
+        print(f"Exercise {number}: {untried}")
         return
     report = verify(task.subject(fn), cases=cases)
     asked = {law: cell for (law, _), cell in report.cells.items() if cell.verdict != "n/a"}
@@ -52,15 +53,15 @@ def exercise(number, fn, cases=50):
     print(report.failures().partition("\n\n")[0])
 
 
-def tried(fn, arguments):
-    """Whether the function is more than a stub (one that raises anything else has been tried)."""
+def not_tried(fn, arguments):
+    """Why the function counts as not tried, in words; "" for one that returns something or raises anything else."""
     try:
         result = fn(*arguments)
     except NotImplementedError:
-        return False
+        return "not tried yet"
     except Exception:
-        return True
-    return result is not None and result is not ...
+        return ""
+    return "not tried yet (it returned nothing)" if result is None else "not tried yet" if result is ... else ""
 
 
 def stub_cell(number):

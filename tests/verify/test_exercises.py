@@ -49,9 +49,9 @@ def test_the_stub_is_not_tried(capsys):
     assert said(capsys, lesson_03.my_merge) == "Exercise 03: not tried yet\n"
 
 
-@pytest.mark.parametrize("result", [None, ...])
-def test_a_function_that_returns_nothing_is_not_tried(capsys, result):
-    assert said(capsys, lambda *arrays: result) == "Exercise 03: not tried yet\n"
+@pytest.mark.parametrize("result, words", [(None, "not tried yet (it returned nothing)"), (..., "not tried yet")])
+def test_a_function_that_returns_nothing_is_not_tried(capsys, result, words):
+    assert said(capsys, lambda *arrays: result) == f"Exercise 03: {words}\n"
 
 
 def test_the_answer_is_right(capsys):
