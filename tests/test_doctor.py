@@ -31,6 +31,15 @@ def test_a_missing_package_is_named_and_the_rest_goes_on(monkeypatch, capsys):
     assert "torch" in printed and doctor.WITHOUT["torch"] in printed
 
 
+def test_what_works_without_one_triton_does_not_rest_on_the_other(monkeypatch, capsys):
+    for name in ("triton (compiled)", "triton (interpreted)"):
+        monkeypatch.setitem(doctor.PROBES, name, lambda: float("nan"))
+    doctor.main([])
+    promises = [line for line in capsys.readouterr().out.splitlines() if "works without it: " in line]
+    assert len(promises) >= 2
+    assert not any("interpreted" in line or "compiled" in line for line in promises)
+
+
 def test_without_the_core_the_code_is_1(monkeypatch, capsys):
     monkeypatch.setitem(doctor.PROBES, "numpy", lambda: float("nan"))
     assert doctor.main(["--json"]) == 1
