@@ -156,7 +156,10 @@ def merge_all(states, order=flat):
     """
     parts = unstack(states) if isinstance(states, KINDS) else list(states)
     check_alike(parts)
-    return check_order(order)(merge, parts)
+    result = check_order(order)(merge, parts)
+    if type(result) is not type(parts[0]):
+        raise TypeError(f"order must return a {type(parts[0]).__name__}; {order!r} returned {type(result).__name__}")
+    return result
 
 
 def check_order(order):

@@ -117,7 +117,8 @@ def _pair_budget(a, b, fmt, of_a, of_b):
     o, lse = merge(a, b)
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + fmt.kappa))
-    rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny
+    lost = 2 * fmt.kappa * fmt.tiny * spread  # w is an exponential: it may underflow beside a large o
+    rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny + lost
     o_bound = carried + _times(mixed * exponent, spread + of_a.o + of_b.o) + rounding
     lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
     lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small))
@@ -143,12 +144,14 @@ def _triple_budget(a, b, fmt, of_a, of_b):
     exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (distance + fmt.kappa + 2))
     carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
     sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
-    floor = 4 * fmt.tiny / np.minimum(1.0, np.exp(both.lse - np.maximum(a.m, b.m)))
+    total = np.exp(both.lse - np.maximum(a.m, b.m))  # l of the merged state
+    floor = 4 * fmt.tiny / np.minimum(1.0, total)
+    lost = 2 * fmt.kappa * fmt.tiny * np.maximum(a.l, b.l) / total  # α or β may underflow
     moved = _times(weight_a * weight_b * exponent, spread + of_a.o + of_b.o)
-    o_bound = carried + moved + fmt.u * sizes + floor[..., None]
+    o_bound = carried + moved + fmt.u * sizes + floor[..., None] + _times(lost, spread)
     lower = np.where(a.m < b.m, weight_a, weight_b)
     lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
-    lse_bound = lse_bound + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor
+    lse_bound = lse_bound + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor + lost
     return o_bound, lse_bound
 
 
@@ -229,7 +232,7 @@ def chain_budget(states, fmt, errors=None):
     count, level, size = len(pairs), np.max(levels, axis=0), np.max(values, axis=0)
     from_parts = np.max(np.stack([e.lse for e in errors]), axis=0)
     o = count * (fmt.u * (3 * level + 3 * fmt.kappa + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
-    o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * np.expm1(from_parts)[..., None] * size
+    o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * _times(np.expm1(from_parts), size)
     return Budget(o, count * fmt.u * (level + 2 * fmt.kappa + 2) + 4 * count * fmt.tiny + from_parts)
 
 

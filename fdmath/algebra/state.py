@@ -127,16 +127,18 @@ def is_empty(state):
 
 
 def canonical(state):
-    """The state with each empty row replaced by the identity, and +∞ levels (no lawful state) by NaN.
+    """The state with each empty row replaced by the identity, and rows of level +∞ (no lawful state) by NaN.
 
     The replacement selects and never multiplies, so a NaN in an empty row is gone afterwards, and no
     gradient reaches an empty row.
     """
     xp = backends.array_namespace(state=state.payload)
     empty = is_empty(state)
-    payload = backends.filled(xp, state.payload, empty[..., None], 0.0)
     level = state.lse if isinstance(state, LSEState) else state.m
-    level = backends.filled(xp, level, level == float("inf"), float("nan"))
+    unlawful = level == float("inf")
+    payload = backends.filled(xp, state.payload, unlawful[..., None], float("nan"))
+    payload = backends.filled(xp, payload, empty[..., None], 0.0)
+    level = backends.filled(xp, level, unlawful, float("nan"))
     level = backends.filled(xp, level, empty, float("-inf"))
     if isinstance(state, LSEState):
         return LSEState(payload, level)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.merge import check_alike, combine_acc, flat, join, merge
+from fdmath.algebra.merge import check_alike, check_order, combine_acc, flat, join, merge
 from fdmath.algebra.state import AccState, MLOState, canonical, identity
 
 
@@ -81,18 +81,29 @@ def trace(states, order):
     """
     states = list(states)
     check_alike(states)
-    parts = [canonical(s) for s in states]
-    rows = [_row(f"part {i + 1}", s, _left_factor(s, s)) for i, s in enumerate(parts)]
+    recorder = _Recorder([canonical(s) for s in states])
+    check_order(order)(recorder, recorder.parts)
+    return Trace(recorder.rows)
 
-    def recorded(a, b):
-        merged = merge(a, b)
-        rows.append(_row(f"merge {len(rows) - len(parts) + 1}", merged, _left_factor(a, merged)))
+
+class _Recorder:
+    """⊕, and `flat` of many at once, each adding a row to a trace."""
+
+    def __init__(self, parts):
+        self.parts = parts
+        self.rows = [_row(f"part {i + 1}", s, _left_factor(s, s)) for i, s in enumerate(parts)]
+
+    def __call__(self, a, b):
+        return self._record("merge", a, merge(a, b))
+
+    def flat(self, states):
+        return self._record("flat", states[0], flat(merge, states))
+
+    def _record(self, name, left, merged):
+        count = sum(row.step.startswith(name) for row in self.rows)
+        step = f"{name} {count + 1}" if name == "merge" else name
+        self.rows.append(_row(step, merged, _left_factor(left, merged)))
         return merged
-
-    result = order(recorded, parts)
-    if order is flat:
-        rows.append(_row("flat", result, _left_factor(parts[0], result)))
-    return Trace(rows)
 
 
 def _left_factor(a, merged):

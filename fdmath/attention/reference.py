@@ -7,6 +7,8 @@ Inside, the query heads that share a KV head are folded into its rows: q (…, H
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 from fdmath.attention.softmax import partial_state
@@ -100,8 +102,12 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
         if names[name] != names["q"]:
             raise TypeError(f"{name} must have the dtype of q, {names['q']}; got {names[name]}")
     check_shapes(q, k, v)
+    if str(causal) not in ("True", "False"):
+        raise TypeError(f"causal must be True or False; got {causal!r}")
     scale = check_scale(scale, q.shape[-1])
     work = backends.working(names["q"])
+    if math.isinf(backends.cast(np.asarray(scale), work)):
+        raise ValueError(f"scale must be finite in {work}; got {scale!r}")
     out = names["q"] if out_dtype is None else backends.float_name(out_dtype, "out_dtype")
     stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
     q_heads, kv_heads = (q.shape[-3], k.shape[-3]) if q.ndim > 2 else (1, 1)
@@ -141,6 +147,8 @@ def check_scale(scale, dim):
         return 1.0 / math.sqrt(dim)
     try:
         finite = math.isfinite(scale)
+    except OverflowError:
+        finite = False
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"scale must be a real number; got {scale!r}") from None
     if not finite:

@@ -114,9 +114,17 @@ class BlockCase:
 
     def budget(self, subject, errors=None):
         fmt, pair = subject.format(self.dtype), subject.kind is LSEState
-        lost = 0.0 if errors is None else errors
+        size = np.where(np.isinf(self.levels()), 0.0, np.abs(self.levels()))
+        lost = (0.0 if errors is None else errors) + _base_two(subject, fmt, size)
         bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_dtype)
+        if not {"T1", "T3"} & set(subject.claims):
+            bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
         return bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0])
+
+    def _size(self):
+        """The largest |v| of each column that some row may see, (1, dv)."""
+        seen = np.any(self.scores > -np.inf, axis=-2)[:, None]
+        return np.max(np.abs(np.where(seen, rounding.exact(self.v), 0.0)), axis=0, initial=0.0)[None]
 
     @property
     def dtype(self):
@@ -212,9 +220,9 @@ class CallCase:
         k = np.where(np.any(visible, axis=-2)[..., None], k, 0.0)
         lost = rounding.score_error(self.q, k, scale, fmt) + (0.0 if errors is None else errors)
         scores = np.where(visible, scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2)), -np.inf)
+        lost = lost + _base_two(subject, fmt, np.where(visible, np.abs(scores), 0.0))
         block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_dtype)
-        if self.num_splits > 1 or subject.role != "attention":
-            block = self._split(subject, fmt, scores, v, lost, block)
+        block = self._split(subject, fmt, scores, v, lost, block)
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)
             block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
@@ -228,13 +236,9 @@ class CallCase:
             errors = [rounding.block_budget(scores[..., a:b], v[..., a:b, :], fmt, lost[..., a:b])
                       for a, b in ranges]
             return rounding.fold_budget(parts, flat, fmt, errors)
-        whole = _exact_state(scores, v)
-        level = np.where(np.isinf(scores), 0.0, np.abs(scores)).max(axis=-1, initial=0.0) + math.log(
-            max(scores.shape[-1], 1))
-        size = np.max(np.abs(np.where(np.isfinite(v), v, 0.0)), axis=-2, initial=0.0)[..., None, :]
-        size = np.broadcast_to(size, whole.o.shape)
-        wide = rounding.chain_budget([LSEState(size, level)], fmt)
-        return Budget(block.o + self.num_splits * wide.o, block.lse + self.num_splits * wide.lse)
+        level = np.where(np.isinf(scores), 0.0, np.abs(scores)).max(axis=-1, initial=0.0)
+        size = np.max(np.abs(v), axis=-2, initial=0.0)[..., None, :]
+        return _widest(fmt, block, level, size, scores.shape[-1], self.num_splits)
 
     def size(self, subject):
         """A bound on |o|: the largest |v| that a row may see, (B, Hq, Nq, dv)."""
@@ -300,18 +304,30 @@ def _exact_state(scores, v):
 
 
 def _seen_as_pair(budget, levels, values):
-    """The Budget of a triple's pair (o, m + log l): a relative error η of eᵐ·l moves its logarithm by −log(1 − η).
+    """The Budget of a triple seen as its pair (acc/l, m + log l), formed in float64, which rounds it once more.
 
-    The pair itself is formed in float64, which rounds it once more. levels: (…, n), as many as merged;
-    values: (n, …, dv).
+    levels: (…, n), as many as merged; values: (n, …, dv).
     """
     u = rounding.unit_roundoff("float64")
     size = np.max(np.abs(np.where(np.isfinite(values), values, 0.0)), axis=0, initial=0.0)
     top = np.max(np.where(np.isinf(levels), 0.0, np.abs(levels)), axis=-1, initial=0.0)
     formed = 4 * u * (top + rounding.KAPPA * (1 + math.log(1 + levels.shape[-1])))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lse = np.where(budget.lse < 1, -np.log1p(-np.minimum(budget.lse, 1.0)), np.inf)
-    return Budget(budget.o + 2 * u * size, lse + formed)
+    return Budget(budget.o + 2 * u * size, budget.lse + formed)
+
+
+def _base_two(subject, fmt, size):
+    """What working in base 2 adds to the error of a score of the given size: scaled by log₂ e, and back."""
+    return 3 * fmt.u * size if subject.log_base == 2 else 0.0
+
+
+def _widest(fmt, block, level, size, keys, merges=1):
+    """The Budget `block` with T4 on top, for a subject that declares no form: `merges` printed merges of its states.
+
+    level: the largest |score| of a row; size: the largest |v|; the lse of a part is at most log(keys) above a score.
+    """
+    level = level + math.log(max(keys, 1))
+    wide = rounding.chain_budget([LSEState(np.broadcast_to(size, block.o.shape), level)], fmt)
+    return Budget(block.o + merges * wide.o, block.lse + merges * wide.lse)
 
 
 def _magnitude(part):
@@ -329,7 +345,9 @@ def _add(x, c):
 def literal(x):
     """x as text that Python reads back: arrays with every digit that matters."""
     if isinstance(x, np.ndarray):
-        body = np.array2string(x, separator=", ", floatmode="unique", threshold=200) if x.size else f"empty{x.shape}"
+        if not x.size:
+            return f"np.zeros({x.shape}, dtype={x.dtype.name!r})"
+        body = np.array2string(x, separator=", ", floatmode="unique", threshold=200)
         return f"np.array({' '.join(body.split())}, dtype={x.dtype.name!r})".replace("nan", "np.nan").replace(
             "-inf", "-np.inf").replace(" inf", " np.inf").replace("[inf", "[np.inf")
     if hasattr(x, "payload"):

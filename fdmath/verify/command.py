@@ -6,10 +6,12 @@ import importlib
 import math
 import os
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from hypothesis.configuration import set_hypothesis_home_dir
 from tqdm import tqdm
 
 from fdmath.algebra.state import AccState, LSEState, MLOState
@@ -54,26 +56,32 @@ def parser():
 def main(argv=None):
     """The exit code of `fdmath verify`: 0 lawful, 1 a law broken, 2 could not run."""
     args = parser().parse_args(argv)
+    set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "fdmath-hypothesis")  # no folder beside the user's code
     laws = args.laws.split(",") if args.laws else None
     try:
         if args.target:
             report = _with_progress([_subject(args)], laws, args.cases)
         else:
             report = own_matrix(laws, args.cases, args.jobs)
-    except (ValueError, TypeError, ImportError, AttributeError) as error:
-        print(f"could not run: {error}", file=sys.stderr)
+    except Exception as error:  # importing a target may raise anything
+        print(f"could not run: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     if args.target:
         print(report.summary())
         print()
-        print(report.failures() or "no law is broken")
+        asked = any(cell.verdict != "n/a" for cell in report.cells.values())
+        print(report.failures() or ("no law is broken" if asked else "no law was asked: none is about this role"))
         print(_also_bitwise(report))
         print(_as_if(report))
     else:
         print(report)
     print(f"\nworst error / budget\n{report.ratios()}")
     if args.json:
-        Path(args.json).write_text(report.to_json(), encoding="utf-8")
+        try:
+            Path(args.json).write_text(report.to_json(), encoding="utf-8")
+        except OSError as error:
+            print(f"could not write the report: {error}", file=sys.stderr)
+            return 2
     return report.exit_code
 
 

@@ -5,6 +5,10 @@ import time
 import warnings
 import zlib
 
+import hypothesis
+from hypothesis import Phase
+from hypothesis.errors import Flaky
+
 from fdmath import _backends as backends
 from fdmath.verify import strategies
 from fdmath.verify.laws import LAWS
@@ -13,6 +17,9 @@ from fdmath.verify.report import Cell, Report
 from fdmath.verify.subject import Subject, SubjectError
 
 CASES = 50
+THEOREMS = ("T1", "T3", "T5", "T6")
+LEAST_LARGE = 3
+"""The least number of large cases besides, at which tiles, splits and groups come into play."""
 SEARCH = 400
 """The least number of cases in which a counterexample to a law declared false is looked for."""
 
@@ -28,7 +35,9 @@ def verify(subject, laws=None, cases=CASES, progress=None):
     called with each (law, subject) before it is asked. Raises ValueError for a name that is no law, and for
     two subjects of one name.
     """
-    subjects = [subject] if isinstance(subject, Subject) else list(subject)
+    subjects = [subject] if isinstance(subject, Subject) or callable(subject) else list(subject)
+    for s in subjects:
+        _check(s)
     chosen = list(LAWS.values()) if laws is None else [_law(name) for name in laws]
     names = [s.name for s in subjects]
     if len(set(names)) < len(names):
@@ -56,6 +65,15 @@ def cannot_run(subject):
     except SubjectError as error:
         return f"{case}\n{error}"
     return ""
+
+
+def _check(subject):
+    """Nothing; raises TypeError for what is no Subject, ValueError for a claim that names nothing."""
+    if not isinstance(subject, Subject):
+        raise TypeError(f"subject must be a Subject(name, role, fn, …); got {type(subject).__name__}")
+    unknown = [name for name in (*subject.claims, *subject.false) if name not in (*LAWS, *THEOREMS)]
+    if unknown:
+        raise ValueError(f"claims must be names of laws or one of {', '.join(THEOREMS)}; got {', '.join(unknown)}")
 
 
 def _law(name):
@@ -86,26 +104,16 @@ class _Record:
         self.undecided = self.raised = False
 
     def hunt(self, cases):
-        """The verdict after at most `cases` draws (and the shrinking of the first that breaks the law)."""
-        hypothesis = backends.load("importlib:import_module")("hypothesis")
-        cases = max(cases, SEARCH) if self.grade == "false" else cases
-        phase = hypothesis.Phase
-        settings = hypothesis.settings(
-            max_examples=cases, database=None, deadline=None, phases=[phase.generate, phase.target, phase.shrink],
-            suppress_health_check=list(hypothesis.HealthCheck), print_blob=False, report_multiple_bugs=False,
-        )
-
-        def one(case):
-            finding = self.look(case)
-            if math.isfinite(finding.ratio):
-                hypothesis.target(float(finding.ratio), label="error / budget")
-
-        seed = zlib.crc32(f"{self.law.name}, {self.subject.role}".encode())  # the same draws in every run
+        """The verdict after `cases` small draws and some large ones (and the shrinking of the first that breaks it)."""
         try:
-            hypothesis.seed(seed)(settings(hypothesis.given(self.law.strategy(self.subject))(one)))()
+            if self.grade == "false":
+                self._draw(max(cases, SEARCH), large=False)
+            else:
+                self._draw(cases, large=False)
+                self._draw(max(LEAST_LARGE, cases // 50), large=True)
         except _Broken:
             return "pass" if self.grade == "false" and not self.raised else "fail"
-        except hypothesis.errors.Flaky as error:
+        except Flaky as error:
             self.text = f"not repeatable: the same input gave two answers ({type(error).__name__})\n{self.text}"
             return "fail"
         if self.count == 0:
@@ -115,6 +123,21 @@ class _Record:
             self.text = "declared false, and no counterexample was found"
             return "fail"
         return "undecided" if self.undecided else "pass"
+
+    def _draw(self, count, large):
+        """Nothing; `count` cases have been looked at (raises _Broken with the smallest one that breaks the law)."""
+        settings = hypothesis.settings(
+            max_examples=count, database=None, deadline=None, phases=[Phase.generate, Phase.target, Phase.shrink],
+            suppress_health_check=list(hypothesis.HealthCheck), print_blob=False, report_multiple_bugs=False,
+        )
+
+        def one(case):
+            finding = self.look(case)
+            if math.isfinite(finding.ratio):
+                hypothesis.target(float(finding.ratio), label="error / budget")
+
+        seed = zlib.crc32(f"{self.law.name}, {self.subject.role}".encode())  # the same draws in every run
+        hypothesis.seed(seed)(settings(hypothesis.given(self.law.strategy(self.subject, large=large))(one)))()
 
     def look(self, case):
         """The Finding of one case; raises _Broken where the law does not hold at its grade."""
@@ -135,4 +158,5 @@ class _Record:
 
 
 def _text(case, finding):
-    return f"{case}\n{finding.detail}" if finding.detail else str(case)
+    shown = case if finding.shown is None else finding.shown
+    return f"{shown}\n{finding.detail}" if finding.detail else str(shown)

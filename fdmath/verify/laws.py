@@ -24,7 +24,7 @@ from fdmath.algebra.state import KINDS, LSEState, identity
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import gradients, strategies
 from fdmath.verify.cases import BlockCase, StateCase
-from fdmath.verify.reference import HOLDS, as_pair, merged, same
+from fdmath.verify.reference import HOLDS, as_pair, lawful, merged, same
 from fdmath.verify.subject import ROLES
 
 MERGING = ("merge", "merge_many")
@@ -36,7 +36,8 @@ CALLED = ("partial", "decode", "attention")
 class Law:
     """A law: its name, equation, the roles it is about, the grade asked of a subject that declares nothing,
 
-    the strategy of its cases (a function of the subject), its check, and which subjects it applies to.
+    the strategy of its cases (a function of the subject, and of large=), its check, and which subjects it
+    applies to.
     """
 
     name: str
@@ -69,8 +70,11 @@ LAWS: dict[str, Law] = {}
 def law(equation, roles=ROLES, applies=lambda subject: True, name=None, **drawn):
     """A decorator that makes a Law of a check and files it under its name."""
     def file(check):
+        def cases(subject, large=False):
+            return strategies.cases(subject, large=large, **drawn)
+
         title = name or check.__name__.replace("_", " ").strip()
-        LAWS[title] = Law(title, equation, roles, "budget", lambda s: strategies.cases(s, **drawn), check, applies)
+        LAWS[title] = Law(title, equation, roles, "budget", cases, check, applies)
         return check
 
     return file
@@ -96,6 +100,9 @@ def closure(subject, case):
         return _decode_in_two(subject, case)
     parts = case.split(case.scores.shape[-1] // 3)
     states = [part.run(subject) for part in parts]
+    broken = lawful(states)
+    if broken:
+        return broken.on("\n".join(f"part {i + 1}:\n{part}" for i, part in enumerate(parts)))
     errors = [part.budget(subject) for part in parts]
     exact = [as_state(s) for s in states]
     budget = rounding.fold_budget(exact, flat, rounding.format_of("float64"), errors)
@@ -111,7 +118,7 @@ def _merge_of_blocks(subject, case):
     built = StateCase(tuple(parts))
     fmt = rounding.format_of(built.dtype)
     errors = [rounding.block_budget(b.scores, b.v, fmt, pair=subject.kind is LSEState) for b in blocks]
-    return BlockCase(scores, v).certified().judge(built.run(subject), built.budget(subject, errors))
+    return BlockCase(scores, v).certified().judge(built.run(subject), built.budget(subject, errors)).on(built)
 
 
 def _keys_of(case):
@@ -131,7 +138,11 @@ def _decode_in_two(subject, case):
         return HOLDS
     first = replace(case, k=case.k[..., :at, :], v=case.v[..., :at, :], seq_lens=np.minimum(case.seq_lens, at))
     rest = replace(case, k=case.k[..., at:, :], v=case.v[..., at:, :], seq_lens=np.maximum(case.seq_lens - at, 0))
-    states = [as_state(part.run(subject)) for part in (first, rest)]
+    raw = [part.run(subject) for part in (first, rest)]
+    broken = lawful(raw)
+    if broken:
+        return broken.on(f"part 1:\n{first}\npart 2:\n{rest}")
+    states = [as_state(state) for state in raw]
     errors = [part.budget(subject) for part in (first, rest)]
     budget = rounding.fold_budget(states, flat, rounding.format_of("float64"), errors)
     return same(case.run(subject), merge_exactly(states), _sum(budget, case.budget(subject)))
@@ -194,10 +205,11 @@ def _identity_law(subject, case, order):
     clean = as_clean(a)
     found = HOLDS
     for payload in (0.0, math.nan):
-        got = subject.merge(*order(_nothing(a, payload), clean))
+        operands = order(_nothing(a, payload), clean)
+        got = subject.merge(*operands)
         # `a` merged with nothing may be renormalised by an undeclared merge: the widest form's bound
         budget = StateCase(order(_nothing(clean, 0.0), clean)).budget(replace(subject, claims=()))
-        found = found & same(got, subject.echo(clean), budget)
+        found = found & same(got, subject.echo(clean), budget).on(StateCase(operands))
     return found
 
 
@@ -208,7 +220,7 @@ def empty(subject, case):
         nothing = [_nothing(case.parts[0], payload) for payload in (0.0, math.nan)]
         found = HOLDS
         for a, b in itertools.product(nothing, nothing):
-            found = found & _is_nothing(subject.merge(a, b))
+            found = found & _is_nothing(subject.merge(a, b)).on(StateCase((a, b)))
         return found
     if subject.role == "block":
         cases = [BlockCase(case.scores[:, :0], case.v[:0]), BlockCase(np.full_like(case.scores, -np.inf), case.v)]
@@ -218,7 +230,7 @@ def empty(subject, case):
         cases = [replace(case, k=case.k[..., :0, :], v=case.v[..., :0, :])]
     found = HOLDS
     for one in cases:
-        found = found & _is_nothing(one.run(subject))
+        found = found & _is_nothing(one.run(subject)).on(one)
     return found
 
 
@@ -245,7 +257,8 @@ def shift(subject, case):
         got, was = as_pair(moved.run(subject)), as_pair(case.run(subject))
         budget = _sum(case.budget(subject), moved.budget(subject, errors))
         slip = 4 * rounding.unit_roundoff("float64") * (abs(c) + np.abs(np.where(np.isinf(was.lse), 0, was.lse)))
-        found = found & same(got, LSEState(was.o, was.lse + scale * c), Budget(budget.o, budget.lse + slip))
+        right = LSEState(was.o, was.lse + scale * c)
+        found = found & same(got, right, Budget(budget.o, budget.lse + slip)).on(moved)
     return found
 
 
@@ -288,7 +301,7 @@ def partition_independence(subject, case):
         found, right = HOLDS, case.certified(subject)
         for splits in {1, 2, 3, case.k.shape[-2], case.k.shape[-2] + 3}:
             one = replace(case, num_splits=splits)
-            found = found & right.judge(one.run(subject), one.budget(subject))
+            found = found & right.judge(one.run(subject), one.budget(subject)).on(one)
         return found
     scores, v = _keys_of(case)
     keys, right, found = scores.shape[-1], BlockCase(scores, v).certified(), HOLDS
@@ -298,7 +311,7 @@ def partition_independence(subject, case):
         blocks = [BlockCase(scores[:, a:b], v[a:b]) for a, b in itertools.pairwise(edges)]
         built = StateCase(tuple(partial_state(b.scores, b.v, subject.kind) for b in blocks))
         errors = [rounding.block_budget(b.scores, b.v, fmt, pair=subject.kind is LSEState) for b in blocks]
-        found = found & right.judge(built.run(subject), built.budget(subject, errors))
+        found = found & right.judge(built.run(subject), built.budget(subject, errors)).on(built)
     return found
 
 
@@ -311,7 +324,7 @@ def duplicate_keys(subject, case):
     got, was = as_pair(twice.run(subject)), as_pair(case.run(subject))
     budget = _sum(case.budget(subject), twice.budget(subject))
     slip = 2 * rounding.unit_roundoff("float64") * (1 + np.abs(np.where(np.isinf(was.lse), 0, was.lse)))
-    return same(got, LSEState(was.o, was.lse + math.log(2)), Budget(budget.o, budget.lse + slip))
+    return same(got, LSEState(was.o, was.lse + math.log(2)), Budget(budget.o, budget.lse + slip)).on(twice)
 
 
 @law("min v ≤ o ≤ max v", name="convexity", parts=(2, 4), empties=False)
@@ -334,7 +347,7 @@ def v_is_1(subject, case):
     state = as_pair(raw)
     seen = ~np.isneginf(state.lse)[..., None]
     right = LSEState(np.where(seen, 1.0, state.o * 0), state.lse)
-    return same(state, right, ones.budget(subject))
+    return same(state, right, ones.budget(subject)).on(ones)
 
 
 @law("uniform scores  ⇒  lse = log #visible", name="counting", parts=(1, 6), small=True)
@@ -349,7 +362,8 @@ def counting(subject, case):
         got, budget = as_pair(built.run(subject)), built.budget(subject, lost)
         total = float(sum(counts))
         mean = sum(n * as_pair(p).o for p, n in zip(parts, counts, strict=True)) / total
-        return same(got, LSEState(mean, np.full(got.lse.shape, math.log(total))), _slack64(budget, mean))
+        right = LSEState(mean, np.full(got.lse.shape, math.log(total)))
+        return same(got, right, _slack64(budget, mean)).on(built)
     if subject.role == "block":
         level = BlockCase(np.where(np.isneginf(case.scores), case.scores, 0).astype(case.scores.dtype), case.v)
     else:
@@ -359,7 +373,7 @@ def counting(subject, case):
     mean = np.sum(np.where(seen[..., None], values, 0.0), axis=0) / np.maximum(visible, 1)[..., None]
     with np.errstate(divide="ignore"):
         right = LSEState(mean, np.log(visible.astype(np.float64)))
-    return same(as_pair(level.run(subject)), right, _slack64(level.budget(subject), mean))
+    return same(as_pair(level.run(subject)), right, _slack64(level.budget(subject), mean)).on(level)
 
 
 @law("max s ≤ lse ≤ max s + log n", name="lse bounds", parts=(1, 5), empties=False)
@@ -420,7 +434,7 @@ def poison(subject, case):
             for x in (k, v):
                 np.moveaxis(x, 1, 2)[unseen] = bad
             one = replace(case, k=k, v=v)
-        found = found & same(one.run(subject), was, case.budget(subject))
+        found = found & same(one.run(subject), was, case.budget(subject)).on(one)
     return found
 
 

@@ -6,7 +6,7 @@ far below any float32 budget, so float32 subjects are judged as surely; a float6
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,17 +27,25 @@ except ImportError:  # python-flint is an extra
 
 @dataclass(frozen=True)
 class Finding:
-    """What a law found on one case: the worst error / budget, whether it held bit for bit, and where it was worst."""
+    """What a law found on one case: the worst error / budget, whether it held bit for bit, and where it was worst.
+
+    shown: the inputs that the subject was given, where they are not those of the case itself.
+    """
 
     ratio: float
     bitwise: bool = False
     verdict: str = "pass"
     detail: str = ""
+    shown: object = None
 
     def __and__(self, other):
         """The worse of two findings."""
         worse = max(self, other, key=lambda f: (_RANK[f.verdict], f.ratio))
-        return Finding(worse.ratio, self.bitwise and other.bitwise, worse.verdict, worse.detail)
+        return replace(worse, bitwise=self.bitwise and other.bitwise)
+
+    def on(self, shown):
+        """The finding with the inputs that it was made on."""
+        return replace(self, shown=shown)
 
 
 UNDECIDED_BITS = 1200
@@ -127,6 +135,17 @@ def same(got, want, budget):
 def exactly(got, want):
     """The Finding of two states that must be equal bit for bit: ratio 0 or infinite."""
     return same(got, want, Budget(np.zeros(1), np.zeros(())))
+
+
+def lawful(states):
+    """A failing Finding where a state that the subject returned is none (NaN, +∞, o not finite); None if all are."""
+    for i, state in enumerate(states):
+        pair = as_pair(state)
+        seen = ~np.isneginf(pair.lse)
+        if not (np.all(np.isfinite(pair.lse[seen])) and np.all(np.isfinite(pair.o[seen]))):
+            text = f"part {i + 1} came back as no lawful state: o = {pair.o.tolist()}, lse = {pair.lse.tolist()}"
+            return Finding(math.inf, False, "fail", text)
+    return None
 
 
 def equal(x, y):

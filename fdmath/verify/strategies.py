@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fdmath.algebra.state import LSEState, MLOState
 from fdmath.verify.cases import BlockCase, CallCase, StateCase
 
-BASES = [0.0, 1.0, -200.0, 89.0, 100.0, 710.0, -2e4, 2e4, 6e4, -6e4, 1e6, -1e7]
+BASES = [0.0, 1.0, -200.0, -1e10, 89.0, 100.0, 710.0, -2e4, 2e4, 6e4, -6e4, 1e6, -1e7]
 
 
 def _table(simple, spread, seed):
@@ -35,6 +35,8 @@ QUERIES = np.resize([1.0, 0.0, -1.0, 0.5, 0.30078125], 256)
 def _pick(draw, table, shape):
     """A float64 array of `shape` with entries of a table of 256, in one choice."""
     size = int(np.prod(shape))
+    if size > 512:  # too long to shrink entry by entry: one seed
+        return table[np.random.default_rng(draw(st.integers(0, 2**32 - 1))).integers(0, 256, shape)]
     return table[np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)].reshape(shape)
 
 
@@ -63,11 +65,14 @@ def _numpy_dtype(name):
 
 
 @st.composite
-def states(draw, subject, parts=(2, 2), empties=True, small=False):
+def states(draw, subject, parts=(2, 2), empties=True, small=False, large=False):
     """StateCases of the subject's kind: P parts of R rows; empty rows hold NaN half the time."""
     dtype = _numpy_dtype(draw(st.sampled_from([d for d in subject.dtypes if d in ("float32", "float64")])))
     count = draw(st.integers(*parts))
     rows, dv = draw(st.sampled_from([1, 1, 1, 2, 3, 0])), draw(st.sampled_from([1, 1, 2, 3]))
+    if large:
+        rows, dv = draw(st.sampled_from([5, 17])), draw(st.sampled_from([5, 64, 80]))
+        count = draw(st.integers(7, 40)) if subject.role == "merge_many" and parts[1] > 2 else count
     level = _levels(draw, (count, rows), dtype, empties)
     o = _array(draw, (count, rows, dv), INTEGERS if small else VALUES, dtype)
     if empties and draw(st.booleans()):
@@ -83,10 +88,13 @@ def states(draw, subject, parts=(2, 2), empties=True, small=False):
 
 
 @st.composite
-def blocks(draw, subject, keys=(0, 6), empties=True, small=False):
+def blocks(draw, subject, keys=(0, 6), empties=True, small=False, large=False):
     """BlockCases: N keys, some not visible to a row, some to none."""
     dtype = _numpy_dtype(draw(st.sampled_from(subject.dtypes)))
     n, rows, dv = draw(st.integers(*keys)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    if large:
+        n, rows = draw(st.sampled_from([33, 130, 300])), draw(st.sampled_from([3, 5]))
+        dv = draw(st.sampled_from([3, 64]))
     scores = _levels(draw, (rows, n), dtype, empties)
     scores[np.isinf(scores.astype(np.float64)) & (scores > 0)] = 0  # beyond the range of float16
     if not empties:
@@ -95,7 +103,7 @@ def blocks(draw, subject, keys=(0, 6), empties=True, small=False):
 
 
 @st.composite
-def calls(draw, subject, keys=(1, 7), empties=True, small=False):
+def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False):
     """CallCases of the subject's role: grouped heads, Nq ≠ Nkv, ragged lengths (0 among them), odd splits.
 
     k carries levels as scores do; the last coordinate of q is 1 and of k 0.
@@ -105,6 +113,10 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False):
     batch, kv, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
     rows = 1 if decode else draw(st.integers(1, 3))
+    if large:
+        batch, kv, group = 1, draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 4]))
+        rows = 1 if decode else draw(st.sampled_from([1, 3]))
+        n, d, dv = draw(st.sampled_from([33, 130])), draw(st.sampled_from([16, 64, 80])), draw(st.sampled_from([5, 64]))
     q = _array(draw, (batch, kv * group, rows, d), QUERIES, dtype)
     k = _array(draw, (batch, kv, n, d), OFFSETS, dtype)
     k[..., 0] = np.clip(_levels(draw, (batch, kv, n), np.float64, False), -6e4, 6e4).astype(dtype)
@@ -113,12 +125,12 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False):
     lens = None
     if decode:
         lens = np.array([draw(st.integers(0 if empties else 1, n)) for _ in range(batch)])
-    splits = draw(st.integers(1, 9)) if decode else 1
+    splits = draw(st.integers(1, 40 if large else 9)) if decode else 1
     return CallCase(q, k, v, masked and draw(st.booleans()), lens, splits)
 
 
 def cases(subject, **options):
-    """The strategy of the subject's role."""
+    """The strategy of the subject's role; large=True for sizes at which tiles, splits and groups come into play."""
     lone = options.pop("lone", False)
     if subject.role in ("merge", "merge_many"):
         low, high = options.pop("parts", (2, 4))

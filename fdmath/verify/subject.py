@@ -21,7 +21,7 @@ import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
-from fdmath.algebra.state import LSEState
+from fdmath.algebra.state import LSEState, check_kind
 
 ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
 
@@ -67,7 +67,16 @@ class Subject:
     false: tuple = ()
 
     def __post_init__(self):
+        if not callable(self.fn):
+            raise TypeError(f"fn must be callable; got {type(self.fn).__name__}")
         _one_of("role", self.role, ROLES)
+        check_kind(self.kind)
+        for name in (*self.dtypes, self.p_dtype or "float32", self.stats_dtype or "float32"):
+            _one_of("dtypes, p_dtype and stats_dtype", name, backends.FLOATS)
+        if self.role in ("merge", "merge_many") and not {"float32", "float64"} & set(self.dtypes):
+            raise ValueError(f"dtypes of a merge must hold float32 or float64; got {', '.join(self.dtypes)}")
+        if not self.exp_u >= 0:
+            raise ValueError(f"exp_u must be at least 0; got {self.exp_u!r}")
         _one_of("library", self.library, ("numpy", "torch"))
         _one_of("log_base", self.log_base, (math.e, 2))
         _one_of("empty", self.empty, (-math.inf, math.inf))
@@ -112,7 +121,7 @@ class Subject:
         try:
             with backends.quiet():
                 return self.fn(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SubjectError(f"raised {type(error).__name__}: {error}") from error
 
     def send(self, x):

@@ -27,11 +27,14 @@ def base_two(o1, lse1, o2, lse2):
 
 not_a_function = 3
 '''
+BROKEN = "def fn(:"
+RAISES = "raise RuntimeError('no device')"
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    for name, text in (("mine", MINE), ("broken", BROKEN), ("raises", RAISES)):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -42,11 +45,15 @@ def test_a_broken_merge_exits_1_with_a_smallest_input_that_python_reads(here, ca
     assert main(["mine:unguarded", "--laws", "empty,shift", "--json", "out.json"]) == 1
     out = capsys.readouterr().out
     assert "mine:unguarded: empty: fail" in out
-    line = next(x for x in out.splitlines() if "part 1: " in x)
     from fdmath import LSEState
 
-    state = eval(line.split("part 1: ")[1], {"LSEState": LSEState, "np": np})  # noqa: S307 - our own output
-    assert state.o.shape == (1, 1)
+    lines = [x.split(": ", 1)[1] for x in out.splitlines() if x.strip().startswith("part ")]
+    operands = [eval(x, {"LSEState": LSEState, "np": np}) for x in lines]  # noqa: S307 - our own output
+    assert len(operands) == 2
+    with np.errstate(invalid="ignore"):
+        o, lse = sys.modules["mine"].unguarded(*operands[0], *operands[1])
+    assert np.all(np.isnan(o))  # the operands printed are the ones that break it
+    assert np.all(np.isneginf([s.lse for s in operands]))
     assert json.loads((here / "out.json").read_text(encoding="utf-8"))["exit_code"] == 1
 
 
@@ -57,7 +64,8 @@ def test_a_lawful_merge_exits_0_once_its_base_is_declared(here, capsys):
     assert "no law is broken" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("target", ["mine:absent", "absent:fn", "mine", "mine:not_a_function"])
+@pytest.mark.parametrize("target", ["mine:absent", "absent:fn", "mine", "mine:not_a_function", "broken:fn",
+                                    "raises:fn"])
 def test_what_cannot_be_found_exits_2_and_says_so(here, capsys, target):
     assert main([target]) == 2
     assert "could not run: " in capsys.readouterr().err
@@ -81,3 +89,23 @@ def test_the_matrix_prints_in_any_encoding(encoding):
                          capture_output=True, env=env, check=False)
     assert run.returncode == 0, run.stderr
     assert b"cells:" in run.stdout
+
+
+def test_a_law_about_another_role_is_not_called_held(here, capsys):
+    assert main(["mine:unguarded", "--laws", "causality"]) == 2
+    assert "no law was asked" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_exits_2(here, capsys):
+    assert main(["mine:unguarded", "--laws", "shift", "--json", str(here / "absent" / "out.json")]) == 2
+    assert "could not write the report" in capsys.readouterr().err
+
+
+def test_an_unknown_claim_exits_2(here, capsys):
+    assert main(["mine:unguarded", "--claims", "comutativity"]) == 2
+    assert "comutativity" in capsys.readouterr().err
+
+
+def test_nothing_is_left_beside_the_users_code(here):
+    main(["mine:unguarded", "--laws", "shift"])
+    assert not (here / ".hypothesis").exists()
