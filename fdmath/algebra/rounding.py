@@ -95,6 +95,8 @@ def merge_budget(a, b, fmt, of_a=None, of_b=None):
     with backends.quiet():
         both = _pair_budget if isinstance(a, LSEState) else _triple_budget
         o, lse = both(a, b, fmt, of_a, of_b)
+    # An exponent that may be off by hundreds overflows in its own bound: then there is none.
+    o, lse = (np.where(np.isnan(x), np.inf, x) for x in (o, lse))
     gone_a, gone_b = is_empty(a), is_empty(b)
     o = np.where(gone_a[..., None], of_b.o, np.where(gone_b[..., None], of_a.o, o))
     return Budget(o, np.where(gone_a, of_b.lse, np.where(gone_b, of_a.lse, lse)))
@@ -272,10 +274,12 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
         divisor = np.where(total == 0, 1.0, total)
         p = p / divisor
         distance = np.where(p > 0, level - scores, 0.0)
-        exponent = np.where(p > 0, np.expm1(np.broadcast_to(errors, p.shape) + fmt.u * (distance + fmt.kappa)), 0.0)
+        drift = np.where(p > 0, np.broadcast_to(errors, p.shape) + fmt.u * (distance + fmt.kappa), 0.0)
+        exponent, least = np.expm1(drift), np.sum(p * np.exp(-drift), axis=-1)
         o = p @ v
         columns = [np.abs(v[..., None, :, c] - o[..., c:c + 1]) for c in range(v.shape[-1])]
         moved = [np.sum(np.where(apart == 0, 0.0, p * exponent * apart), axis=-1) for apart in columns]
+        moved = [row / np.where(least == 0, 1.0, least) for row in moved]  # the weights' own sum may shrink as well
     moved = np.stack(moved, axis=-1) if moved else np.zeros(o.shape)
     rounded = 0.0 if p_dtype is None else unit_roundoff(p_dtype)
     # Worst error of a weight below the format's range is the smallest subnormal itself, hence the floor.
