@@ -4,6 +4,7 @@ An output that holds only with this machine's vector units is no output to store
 """
 
 import importlib
+import os
 
 
 def vector_units():
@@ -21,9 +22,9 @@ def is_avx512(unit):
 
 def plainer_processors():
     """The environment variables of each plainer processor, by its name: no AVX-512, then neither AVX2."""
-    units = vector_units()
+    units, off = vector_units(), os.environ.get("NPY_DISABLE_CPU_FEATURES", "").split()  # stays off in a run of a run
     common = {"OPENBLAS_CORETYPE": "Prescott", "ATEN_CPU_CAPABILITY": "default"}
     return {
-        "without AVX-512": {**common, "NPY_DISABLE_CPU_FEATURES": " ".join(filter(is_avx512, units))},
-        "without AVX2": {**common, "NPY_DISABLE_CPU_FEATURES": " ".join(units)},
+        "without AVX-512": {**common, "NPY_DISABLE_CPU_FEATURES": " ".join([*off, *filter(is_avx512, units)])},
+        "without AVX2": {**common, "NPY_DISABLE_CPU_FEATURES": " ".join([*off, *units])},
     }
