@@ -23,6 +23,7 @@ from fdmath.algebra.rounding import Budget
 from fdmath.algebra.state import LSEState, is_empty
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
+from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
 
 MERGES = ("merge", "merge_many")
@@ -232,7 +233,7 @@ class CallCase:
         """The budget with the merge of the parts: T3 over the parts claimed, else T4 on top of the block's."""
         if "T3" in subject.claims:
             ranges = key_ranges(scores.shape[-1], num_splits=self.num_splits)
-            parts = [_exact_state(scores[..., a:b], v[..., a:b, :]) for a, b in ranges]
+            parts = [partial_state(scores[..., a:b], v[..., a:b, :]) for a, b in ranges]
             errors = [rounding.block_budget(scores[..., a:b], v[..., a:b, :], fmt, lost[..., a:b])
                       for a, b in ranges]
             return rounding.fold_budget(parts, flat, fmt, errors)
@@ -296,11 +297,6 @@ class CallCase:
         if self.seq_lens is not None:
             lines += [f"seq_lens = {literal(self.seq_lens)}", f"num_splits = {self.num_splits}"]
         return "\n".join(lines + ([f"causal = {self.causal}"] if self.causal else []))
-
-
-def _exact_state(scores, v):
-    """The LSEState of a block in float64, for bounds (its own rounding is far below what is bounded)."""
-    return backends.load("fdmath.attention.softmax:partial_state")(scores, v)
 
 
 def _seen_as_pair(budget, levels, values):
