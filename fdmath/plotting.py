@@ -7,6 +7,7 @@ line style alike, six at most. `show` refuses one that is not, and one without i
 import io
 
 import matplotlib
+import matplotlib.colors
 import matplotlib.figure
 import matplotlib.text
 import numpy as np
@@ -196,3 +197,54 @@ def weights_figure(weights):
     figure.supxlabel("key, 0 is the first of the text")
     figure.supylabel("weight of the last query")
     return figure
+
+
+@style()
+def line_plot(x, series, *, xlabel, ylabel, title, base=2, log_y=True, floor=None):
+    """A figure of up to six series over one logarithmic axis: times, ratios, bytes.
+
+    x: (n,); series: name → (n,). floor: name → (n,), one series drawn as a thin dotted black line: the least that
+    is possible. base: of the horizontal axis, 10 or 2. log_y: whether the vertical axis is logarithmic too.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.set_xscale("log", base=base)
+    if log_y:
+        axes.set_yscale("log")
+    for look, (name, y) in zip(STYLE["axes.prop_cycle"], series.items(), strict=False):
+        axes.plot(x, y, **look, label=name)
+    for name, y in (floor or {}).items():
+        axes.plot(x, y, **(_BOUND | {"color": "black"}), label=name)
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+@style()
+def heat_maps(panels, *, rows, columns, xlabel, ylabel, colour_label, title="", log=True, words="{:.2g}"):
+    """A figure of tables as colours, side by side on one colour scale, each cell with its number in it.
+
+    panels: name → array (len(rows), len(columns)); rows, columns: what stands at the axes, from the bottom up and
+    from left to right; NaN is left white. log: whether the colours follow the logarithm. words: how a cell's
+    number is written; "" writes none (more than about 8 columns a figure do not hold 12-point numbers).
+    """
+    figure, axes = new_figure(columns=len(panels), ylabel=ylabel)
+    figure.suptitle(title)
+    least, most = (f([f(p[np.isfinite(p)]) for p in map(np.asarray, panels.values())]) for f in (np.min, np.max))
+    norm = matplotlib.colors.LogNorm(least, most) if log else matplotlib.colors.Normalize(least, most)
+    for ax, (name, table) in zip(np.ravel(axes), panels.items(), strict=True):
+        image = ax.imshow(table, origin="lower", aspect="auto", norm=norm, cmap="cividis")
+        ax.set(title=name, xlabel=xlabel)
+        ax.set_xticks(range(len(columns)), columns, rotation=45)
+        ax.set_yticks(range(len(rows)), rows if ax is np.ravel(axes)[0] else [])
+        ax.grid(False)
+        if words:
+            _write_cells(ax, np.asarray(table), norm, words)
+    figure.colorbar(image, ax=np.ravel(axes).tolist(), label=colour_label)
+    return figure
+
+
+def _write_cells(axes, table, norm, words):
+    """Nothing; each finite number of the table stands in its cell, dark on light or light on dark."""
+    for (i, j), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            axes.text(j, i, words.format(value), ha="center", va="center", fontsize=SMALLEST_TEXT,
+                      color="black" if norm(value) > 0.55 else "white")
