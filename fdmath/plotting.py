@@ -248,3 +248,25 @@ def _write_cells(axes, table, norm, words):
         if np.isfinite(value):
             axes.text(j, i, words.format(value), ha="center", va="center", fontsize=SMALLEST_TEXT,
                       color="black" if norm(value) > 0.55 else "white")
+
+
+@style()
+def range_plot(rows, *, xlabel, title, faint=None, split=0):
+    """A figure of intervals on one axis, a bar a row, the first on top, its ends written beside it.
+
+    rows: name → (least, most); faint: name → (least, most), a hatched pale bar of the same row, such as what is
+    possible with loss. split: how many of the first rows have the first colour; the others have the second.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel)
+    for i, (name, (least, most)) in enumerate(rows.items()):
+        colour = COLOURS[i >= split]
+        axes.barh(i, most - least, left=least, height=0.55, color=colour)
+        ends = (faint or {}).get(name, (least, most))
+        axes.barh(i, ends[1] - ends[0], left=ends[0], height=0.55, color=colour, alpha=0.3, hatch="//", zorder=0)
+        for end, side in zip((min(least, ends[0]), max(most, ends[1])), (-1, 1), strict=True):
+            axes.annotate(f"{end:.1f}", (end, i), (6 * side, 0), textcoords="offset points", va="center",
+                          ha="left" if side > 0 else "right")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    return figure

@@ -122,3 +122,15 @@ def test_the_balance_plot_marks_the_mean_of_each_part_and_of_the_whole(shown):
     assert triangles == [4, 2, 5 / 2]
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_the_range_plot_draws_a_bar_a_row_and_writes_its_outer_ends(shown):
+    rows, faint = {"format": (-9.5, 11), "head": (-3, 5.25)}, {"format": (-17, -9.5)}
+    figure = plotting.range_plot(rows, faint=faint, split=1, xlabel="score", title="Ranges")
+    axes = figure.axes[0]
+    bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    assert bars == [(-9.5, 11), (-17, -9.5), (-3, 5.25), (-3, 5.25)]
+    assert [text.get_text() for text in axes.texts] == ["-17.0", "11.0", "-3.0", "5.2"]
+    assert axes.patches[0].get_facecolor() != axes.patches[2].get_facecolor()
+    show(figure, alt=ALT)
+    assert len(shown) == 1

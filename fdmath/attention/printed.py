@@ -116,3 +116,15 @@ def _running(xp, q):
     """The document's start (M, L, O) = (−∞, 0, 0), in q's dtype and q's width (F10, F12)."""
     m = xp.full((*q.shape[:-1], 1), float("-inf"), dtype=q.dtype)
     return m, xp.zeros_like(m), xp.zeros_like(q)
+
+
+def definition_as_printed_A_2_1_1(scores, v):
+    """(o, lse) of one block by the bare definitions, Σe^s·v / Σe^s (2.1.1) and log Σe^s (2.3.1): nothing subtracted.
+
+    scores: (…, Nq, N), v: (…, N, dv), of one format, in which the work is done. Overflows and underflows (A14).
+    """
+    xp = backends.array_namespace(scores=scores, v=v)
+    with backends.quiet():
+        weights = xp.exp(scores)
+        total = xp.sum(weights, axis=-1)
+        return _product(weights, v) / total[..., None], xp.log(total)

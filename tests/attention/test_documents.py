@@ -14,6 +14,7 @@ from fdmath.algebra.printed import flat_as_printed_A_2_3_4, merge_as_printed_A_3
 from fdmath.algebra.rounding import unit_roundoff
 from fdmath.attention.printed import (
     attention_as_printed_A_3_1_2,
+    definition_as_printed_A_2_1_1,
     lse_streams_as_printed_A_3_2_2,
     multi_stream_as_printed_A_3_1_3,
     single_stream_as_printed_A_3_1_2,
@@ -307,3 +308,20 @@ def test_the_printed_programs_are_right_where_they_are_meant_to_be(lib, printed)
     exact, o = call.certified(), values(printed(*call.arrays(lib, "float32"), tile=4))
     # At scores of a few units a wide bound is enough (T4): 16 tiles, 3 max|S| + 3κ + 6 below 40.
     assert np.all(np.abs(o - exact.o_mid) <= 16 * 40 * unit_roundoff("float32") * np.max(np.abs(call.v)))
+
+
+# The bare definition
+
+
+@pytest.mark.parametrize("dtype, high, higher", [("float32", 88.5, 89.0), ("float64", 709.5, 710.0)])
+def test_A14_the_bare_definition_is_right_until_it_overflows(lib, dtype, high, higher):
+    def printed(scores, *v):
+        o, lse = definition_as_printed_A_2_1_1(lib.array([scores], dtype), lib.array([[x] for x in v], dtype))
+        assert dtype_name(o) == dtype_name(lse) == dtype
+        return number(o), number(lse)
+
+    assert printed([0.0], 7.0) == (7.0, 0.0)
+    assert printed([0.0, 0.0], 2.0, 6.0)[0] == 4.0
+    assert printed([high, high], 0.25, 0.25) == (0.0, INF)  # each term is finite, their sum is not
+    for lost in (higher, -800.0, -INF):
+        assert math.isnan(printed([lost, lost], 2.0, 6.0)[0])
