@@ -222,16 +222,17 @@ def flat_budget(parts, fmt, errors):
 
 
 def chain_budget(states, fmt, errors=None):
-    """T4, the widest right form: B·(3·max|S| + 3κ + 6)·u·Ω on o for any chain of printed ⊕, Ω = max|o_b|.
+    """T4, the widest right form: B·(3Λ + 3κ + 6)·u·Ω on o for any chain of printed ⊕, Ω = max|o_b|.
 
-    On lse: B·u·(max|S| + 2κ + 2). For subjects that declare nothing. Errors of the parts are added, with
-    η·2Ω for the exponents.
+    On lse: B·u·(Λ + 2κ + 2). Λ = max|S_b| + log B bounds every |S| on the way. For subjects that declare
+    nothing. Errors of the parts are added, with η·2Ω for the exponents. Proof: notebook 04.
     """
     pairs = [in_float64(s).to(LSEState) for s in states]
     errors = [no_error(s) for s in pairs] if errors is None else errors
     levels = np.stack([np.where(np.isinf(s.lse), 0.0, np.abs(s.lse)) for s in pairs])
     values = np.stack([np.abs(s.o) for s in pairs])
-    count, level, size = len(pairs), np.max(levels, axis=0), np.max(values, axis=0)
+    count, size = len(pairs), np.max(values, axis=0)
+    level = np.max(levels, axis=0) + np.log(count)
     from_parts = np.max(np.stack([e.lse for e in errors]), axis=0)
     o = count * (fmt.u * (3 * level + 3 * fmt.kappa + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
     o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * _times(np.expm1(from_parts), size)

@@ -98,13 +98,13 @@ def captured(name, every=8):
     return certified(np.where(visible, scores, -np.inf).astype(np.float32), head.v.astype(np.float32))
 
 
-def tile_states(scores, v, kind, stats):
-    """The states of the tiles of TILE keys, the statistics rounded to the format `stats`."""
-    starts = range(0, scores.shape[-1], TILE)
-    return [fdmath.partial_state(scores[:, i:i + TILE], v[i:i + TILE], kind, stats_dtype=stats) for i in starts]
+def tile_states(scores, v, kind, stats, tile=TILE):
+    """The states of the tiles of `tile` keys, the statistics rounded to the format `stats`."""
+    starts = range(0, scores.shape[-1], tile)
+    return [fdmath.partial_state(scores[:, i:i + tile], v[i:i + tile], kind, stats_dtype=stats) for i in starts]
 
 
-def tile_errors(scores, v, kind, stats):
+def tile_errors(scores, v, kind, stats, tile=TILE):
     """The Budget of each tile state: that of its sums in float32, then that of rounding its statistics.
 
     The level m is rounded before anything is taken against it, which moves it by at most c = u·|m|: each
@@ -112,11 +112,11 @@ def tile_errors(scores, v, kind, stats):
     rounding l by u of itself. Nothing is added where the statistics are float32 themselves.
     """
     work, stored = rounding.format_of("float32"), rounding.format_of(stats)
-    for i in range(0, scores.shape[-1], TILE):
-        tile = scores[:, i:i + TILE]
-        lse = _finite(logsumexp(tile.astype(np.float64)))
-        moved = _finite(np.max(tile, axis=-1)) * (stored.u if stored != work else 0.0)
-        sums = rounding.block_budget(tile, v[i:i + TILE], work, work.u * moved[:, None], pair=kind is LSEState)
+    for i in range(0, scores.shape[-1], tile):
+        some = scores[:, i:i + tile]
+        lse = _finite(logsumexp(some.astype(np.float64)))
+        moved = _finite(np.max(some, axis=-1)) * (stored.u if stored != work else 0.0)
+        sums = rounding.block_budget(some, v[i:i + tile], work, work.u * moved[:, None], pair=kind is LSEState)
         kept = work.u * work.kappa * moved + stored.u * lse if kind is LSEState else stored.u
         yield sums if stored == work else rounding.Budget(sums.o, sums.lse + kept)
 
@@ -126,11 +126,11 @@ def _finite(x):
     return np.where(np.isinf(x), 0.0, np.abs(x.astype(np.float64)))
 
 
-def measure(case, form, stats):
-    """The Row of one Form of FORMS, by name, with its statistics in the format `stats`."""
+def measure(case, form, stats, tile=TILE):
+    """The Row of one Form of FORMS, by name, with its statistics in the format `stats` and tiles of `tile` keys."""
     form, fmt = FORMS[form], rounding.format_of(stats)
-    states = tile_states(case.scores, case.v, form.kind, stats)
-    budget = form.bound(states, fmt, list(tile_errors(case.scores, case.v, form.kind, stats)))
+    states = tile_states(case.scores, case.v, form.kind, stats, tile)
+    budget = form.bound(states, fmt, list(tile_errors(case.scores, case.v, form.kind, stats, tile)))
     o, lse = fdmath.sequential(form.merge, states).finalize()
     error = case.exact.errors((o[:, None, :], lse[:, None]))[0][:, 0, :]
     unit = fmt.u * case.exact.scale_o[:, 0, :]

@@ -208,6 +208,15 @@ def test_the_printed_chain_is_within_its_wide_budget(lib, dtype, count):
     assert SHOWN <= worst.o and SHOWN <= worst.lse
 
 
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_the_wide_budget_knows_the_level_that_the_chain_itself_reaches(lib, count):
+    # Each of B merges rounds an lse that may have grown to log B, although no part is above 0.
+    fmt = format_of("float32")
+    parts = [state(lib, LSEState, np.zeros(1), np.ones((1, 1)))] * count
+    a_merge = chain_budget(parts, fmt).lse / (count * fmt.u) - (2 * fmt.kappa + 2)
+    assert np.all(a_merge >= math.log(count) / 2)
+
+
 # Empty rows cost nothing
 
 

@@ -48,6 +48,14 @@ def test_the_tiles_hold_all_keys_and_keep_their_statistics_in_the_format(case):
     assert np.all(np.abs(whole.lse - case.exact.lse_mid[:, 0]) < 1)
 
 
+@pytest.mark.parametrize("form", headline.FORMS)
+def test_the_size_of_a_tile_can_be_asked_for(case, form):
+    states = headline.tile_states(case.scores, case.v, headline.FORMS[form].kind, "float32", tile=150)
+    assert len(states) == 2
+    rows = [headline.measure(case, form, "float32", tile) for tile in (150, 2)]
+    assert all(row.ratio <= 1 for row in rows) and rows[0] != rows[1]
+
+
 def test_a_captured_case_is_attention_of_the_head():
     head = fdmath.load_example("smollm2/plain")
     case = headline.captured("smollm2/plain", every=32)
