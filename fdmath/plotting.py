@@ -270,3 +270,18 @@ def range_plot(rows, *, xlabel, title, faint=None, split=0):
     axes.invert_yaxis()
     axes.margins(x=0.12)
     return figure
+
+
+@style()
+def staircase_plot(scores, levels, *, xlabel, ylabel, title):
+    """A figure of one row of scores, key by key, as grey dots, and of reference levels over them as staircases.
+
+    scores: (N,); levels: name → (N,), the level after each key.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel)
+    keys = np.arange(1, len(scores) + 1)
+    axes.plot(keys, scores, color="grey", marker="o", markersize=5, linestyle="", label="score of a key")
+    for look, (name, level) in zip(STYLE["axes.prop_cycle"], levels.items(), strict=False):
+        axes.step(keys, level, where="post", **(look | {"marker": ""}), label=name)
+    figure.legend(loc="outside lower center", ncols=len(levels) + 1)
+    return figure

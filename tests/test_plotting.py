@@ -134,3 +134,13 @@ def test_the_range_plot_draws_a_bar_a_row_and_writes_its_outer_ends(shown):
     assert axes.patches[0].get_facecolor() != axes.patches[2].get_facecolor()
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_the_staircase_plot_draws_the_scores_as_dots_and_each_level_as_steps(shown):
+    figure = plotting.staircase_plot([1, 3, 2], {"largest": [1, 3, 3]}, xlabel="key", ylabel="score", title="Levels")
+    dots, steps = figure.axes[0].lines
+    assert (dots.get_linestyle(), list(dots.get_ydata())) == ("None", [1, 3, 2])
+    assert (steps.get_drawstyle(), steps.get_marker(), list(steps.get_ydata())) == ("steps-post", "", [1, 3, 3])
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["score of a key", "largest"]
+    show(figure, alt=ALT)
+    assert len(shown) == 1
