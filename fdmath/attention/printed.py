@@ -1,8 +1,9 @@
-"""Document A's three programs as printed, faults intact: to show what they cost, never to use.
+"""Algorithms as the documents print them, faults intact: to show what they cost, never to use.
 
 Written anew, for NumPy or torch, with the documents' choices kept: accumulators in q's dtype, no mask,
 no checks, no guard for −∞, the scale from d_model/num_heads where the document takes it from there.
-Inputs are (batch, heads, rows, dim). Faults: claims.md, section 6.
+Document A's programs take (batch, heads, rows, dim); the recurrences below them scores (…, N) and v (N, dv).
+Faults: claims.md, section 6, and claims:B01, B04.
 """
 
 import math
@@ -128,3 +129,61 @@ def definition_as_printed_A_2_1_1(scores, v):
         weights = xp.exp(scores)
         total = xp.sum(weights, axis=-1)
         return _product(weights, v) / total[..., None], xp.log(total)
+
+
+def online_as_printed_A_3_1_1(scores, v, exp=None):
+    """(m, l, o) of a tile by the recurrence (1c), o divided by l at every key, in the format given.
+
+    scores (…, N ≥ 1), v (N, dv). It starts from the first key with l = 1, hidden or not: two hidden keys at the
+    start give NaN (F2). exp: the exponential of the scores' base (natural without it).
+    """
+    xp = backends.array_namespace(scores=scores, v=v)
+    exp = exp or xp.exp
+    m, l, o = scores[..., 0], xp.ones_like(scores[..., 0]), xp.zeros_like(scores[..., :1]) + v[0, :]  # noqa: E741
+    with backends.quiet():
+        for j in range(1, scores.shape[-1]):
+            new = xp.maximum(m, scores[..., j])
+            kept, weight = l * exp(m - new), exp(scores[..., j] - new)
+            m, l = new, kept + weight  # noqa: E741
+            o = (kept[..., None] * o + weight[..., None] * v[j, :]) / l[..., None]
+    return m, l, o
+
+
+def update_as_printed_B(m, l, o, scores, v, exp=None):
+    """(m, l, o) after one more tile by document B's words on FlashAttention-1: the old o is rescaled by l₁/l₂.
+
+    The factor e^(m₁−m₂) is missing (claims:B01). m, l (…), o (…, dv); scores (…, N), v (N, dv); exp as above.
+    """
+    new, total, _, weights = _next(m, l, scores, v, exp)
+    with backends.quiet():
+        return new, total, (l / total)[..., None] * o + weights @ v / total[..., None]
+
+
+def update_as_printed_FA2_recap(m, l, o, scores, v, exp=None):
+    """(m, l, o) after one more tile as the FlashAttention-2 paper recalls FlashAttention-1: o rescaled by (l₁/l₂)⁻¹.
+
+    The factor is missing and the rest inverted (claims:B01, faults:B5, B6). Arguments as for update_as_printed_B.
+    """
+    new, total, _, weights = _next(m, l, scores, v, exp)
+    with backends.quiet():
+        return new, total, (1 / (l / total))[..., None] * o + weights @ v / total[..., None]
+
+
+def update_as_printed_FA2_line_10(m, l, acc, scores, v, exp=None):
+    """(m, l, acc) after one more tile by that paper's Algorithm 1, line 10: acc rescaled by (e^(m₁−m₂))⁻¹.
+
+    The factor is inverted (claims:B04, faults:B5). Arguments as for update_as_printed_B, acc in place of o.
+    """
+    new, total, shrink, weights = _next(m, l, scores, v, exp)
+    with backends.quiet():
+        return new, total, (1 / shrink)[..., None] * acc + weights @ v
+
+
+def _next(m, l, scores, v, exp):
+    """The next level and the next sum (these two are printed right), e^(m₁−m₂), and the new weights."""
+    xp = backends.array_namespace(m=m, l=l, scores=scores, v=v)
+    exp = exp or xp.exp
+    with backends.quiet():
+        new = xp.maximum(m, xp.max(scores, axis=-1))
+        shrink, weights = exp(m - new), exp(scores - new[..., None])
+        return new, shrink * l + xp.sum(weights, axis=-1), shrink, weights
