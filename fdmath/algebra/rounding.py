@@ -1,9 +1,11 @@
 """Floating-point formats, rounding to them, and proven bounds on the rounding of ⊕ and of its folds.
 
 Model: fl(x∘y) = (x∘y)(1 + δ), |δ| ≤ u; exp and log within κ·u, κ = 4; underflow adds at most half the
-smallest subnormal an operation. A weight is an exponential, so an error η of its exponent is a relative
-error expm1(η) of the weight; these are carried, not linearised. Bounds are evaluated in float64 on the
-values themselves; products of two bounds are dropped where they are below u times what is kept.
+smallest subnormal an operation; exp(0) = 1, and no exponential of x ≤ 0 exceeds 1. A weight is an
+exponential, so an error η of its exponent is a relative error expm1(η) of the weight; these are carried,
+not linearised. Bounds are evaluated in float64 on the values themselves. T5, T6 and the bounds of `flat`
+hold as they stand, underflow counted apart (proofs: notebook 05); the others drop products of two bounds
+that are below u times what is kept.
 Names T1 … T6 are the theorems of the notebooks (claims.md section 3; T5 and T6: notebook 05).
 """
 
@@ -50,6 +52,16 @@ class Format:
     u: float
     tiny: float
     kappa: float = KAPPA
+
+    @property
+    def step(self):
+        """−log(1 − u): one rounding is a factor e^t with |t| at most this."""
+        return -np.log1p(-self.u)
+
+    @property
+    def few(self):
+        """u/(1 − 5u): up to five roundings in a row change a number by at most this for each, relatively."""
+        return self.u / (1 - 5 * self.u)
 
 
 def format_of(dtype, kappa=KAPPA):
@@ -103,28 +115,32 @@ def merge_budget(a, b, fmt, of_a=None, of_b=None):
 
 
 def _pair_budget(a, b, fmt, of_a, of_b):
-    """T5 plus the carried errors: with index 1 the larger lse, w the weight of 2, Δ = |S₁ − S₂|,
+    """T5 plus the carried errors: with index 1 the larger lse, w the weight of 2, Δ = |S₁ − S₂|, η = η₁ + η₂,
 
-    ε = (1−w)ε₁ + wε₂ + w(1−w)(|o₂−o₁| + ε₁ + ε₂)·expm1(η₁+η₂+u(Δ+κ)) + u[4w|o₂−o₁| + |o|],
-    η = log((1−w)e^η₁ + we^η₂) + u[|S| + w(Δ+κ) + (κ+1)·log1p(e^−Δ)].
-
-    Exact in ε and η, since η reaches u|S|: (1−w)η₁ + wη₂ falls short of the error of four parts near S = 2²⁰.
+    λ = w(1−w)·expm1(η + u(Δ+η+κ))     what the errors of the exponents may add to a weight,
+    σ = |o₂−o₁| + ε₁ + ε₂              how far apart the two stored o may be,
+    ρ = (1−w)ε₁ + wε₂ + λσ             the error of o before anything of this ⊕ is rounded but its weight,
+    ε = ρ + u[4wσ + |o|] + …           with w + λ ≤ ½ for the computed weight, and |o| + ρ for |o|;
+    η = log((1−w)e^η₁ + we^η₂) + u[|S| + w(Δ+κ) + κ·log1p(e^−Δ)] + …   with the same, and Δ + η for Δ.
     """
     gap = np.abs(a.lse - b.lse)
     small = np.exp(-gap)
     w = small / (1 + small)
     first = a.lse >= b.lse
     weight_a, weight_b = np.where(first, 1 - w, w), np.where(first, w, 1 - w)
-    spread, mixed = np.abs(a.o - b.o), w * (1 - w)
     o, lse = merge(a, b)
-    carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
-    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (gap + fmt.kappa))
+    exponents = of_a.lse + of_b.lse
+    gap = gap + exponents  # the gap that the machine sees is at most this
+    moved = w * (1 - w) * np.expm1(exponents + fmt.u * (gap + fmt.kappa))
+    far = np.minimum(w + moved, 0.5)
+    spread = np.abs(a.o - b.o) + of_a.o + of_b.o
+    reach = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o + _times(moved, spread)
     lost = 2 * fmt.kappa * fmt.tiny * spread  # w is an exponential: it may underflow beside a large o
-    rounding = fmt.u * (4 * w[..., None] * spread + np.abs(o)) + 4 * fmt.tiny + lost
-    o_bound = carried + _times(mixed * exponent, spread + of_a.o + of_b.o) + rounding
-    lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
-    lse_bound = lse_bound + fmt.u * (np.abs(lse) + w * (gap + fmt.kappa) + (fmt.kappa + 1) * np.log1p(small))
-    return o_bound, lse_bound + 4 * fmt.tiny
+    rounding = fmt.few * (4 * far[..., None] * spread + np.abs(o) + reach) + 4 * fmt.tiny + lost
+    carried = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
+    log_sum = fmt.u * (far * (gap + fmt.kappa) - fmt.kappa * np.log1p(-far))
+    lse_bound = carried + (1 + fmt.u) * log_sum + fmt.u * (np.abs(lse) + carried)
+    return reach + rounding, lse_bound + 4 * fmt.tiny
 
 
 def _times(weight, values):
@@ -133,28 +149,27 @@ def _times(weight, values):
 
 
 def _triple_budget(a, b, fmt, of_a, of_b):
-    """T6 for triples: η the error of m + log l, D = |m₁ − m₂|, w_r the weight of the side with the smaller m,
+    """T6 for triples: η the error of m + log l, D = |m₁ − m₂|, index r the side with the smaller m, υ = −log(1−u),
 
-    ε = w₁ε₁ + w₂ε₂ + w₁w₂(|o₂−o₁| + ε₁ + ε₂)·expm1(η₁+η₂+u(D+κ+2)) + u[w₁|o₁| + w₂|o₂| + 3|o|],
-    η = log(w₁e^η₁ + w₂e^η₂) + u[w_r(D+κ+1) + 1].
+    λ = w₁w₂·expm1(η₁ + η₂ + u(D+κ) + υ),  σ = |o₂−o₁| + ε₁ + ε₂,  ρ = w₁ε₁ + w₂ε₂ + λσ,
+    ε = ρ + u[w₁|o₁| + w₂|o₂| + 3|o| + 4ρ]/(1−5u),
+    η = log(w₁e^η₁ + w₂e^η₂) + υ, with u(D+κ) + υ added to η_r.
     """
     pa, pb = a.to(LSEState), b.to(LSEState)
     both = merge(pa, pb)
     weight_a, weight_b = np.exp(pa.lse - both.lse), np.exp(pb.lse - both.lse)
-    distance = np.abs(a.m - b.m)
-    spread = np.abs(pa.o - pb.o)
-    exponent = np.expm1(of_a.lse + of_b.lse + fmt.u * (distance + fmt.kappa + 2))
-    carried = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o
+    rescaled = fmt.u * (np.abs(a.m - b.m) + fmt.kappa) + fmt.step  # the error of the smaller side's exponent
+    spread = np.abs(pa.o - pb.o) + of_a.o + of_b.o
+    moved = weight_a * weight_b * np.expm1(of_a.lse + of_b.lse + rescaled)
+    reach = weight_a[..., None] * of_a.o + weight_b[..., None] * of_b.o + _times(moved, spread)
     sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
     total = np.exp(both.lse - np.maximum(a.m, b.m))  # l of the merged state
     floor = 4 * fmt.tiny / np.minimum(1.0, total)
     lost = 2 * fmt.kappa * fmt.tiny * np.maximum(a.l, b.l) / total  # α or β may underflow
-    moved = _times(weight_a * weight_b * exponent, spread + of_a.o + of_b.o)
-    o_bound = carried + moved + fmt.u * sizes + floor[..., None] + _times(lost, spread)
-    lower = np.where(a.m < b.m, weight_a, weight_b)
-    lse_bound = np.log1p(weight_a * np.expm1(of_a.lse) + weight_b * np.expm1(of_b.lse))
-    lse_bound = lse_bound + fmt.u * (lower * (distance + fmt.kappa + 1) + 1) + floor + lost
-    return o_bound, lse_bound
+    o_bound = reach + fmt.few * (sizes + 4 * reach) + floor[..., None] + _times(lost, spread)
+    of_1, of_2 = (np.where(low, e.lse + rescaled, e.lse) for low, e in ((a.m < b.m, of_a), (a.m >= b.m, of_b)))
+    lse_bound = np.log1p(weight_a * np.expm1(of_1) + weight_b * np.expm1(of_2)) + fmt.step
+    return o_bound, lse_bound + floor + lost
 
 
 def fold_budget(states, order, fmt, errors=None):
@@ -192,8 +207,11 @@ class _Fold:
 def flat_budget(parts, fmt, errors):
     """The Budget of `flat` (T1 for triples, T3 for pairs), with the errors of the parts carried.
 
-    The same computed weights p_b·e^±x_b, x_b = u(Δ_b+κ+1) + η_b, enter both sums, so with ε̄_b the error of o_b
-    |ô − o| ≤ Σ p_b(e^x_b·ε̄_b + expm1(x_b)|o_b−o|) / Σ p_b·e^−x_b + u[(B+1)·Σ p_b|o_b| + (B+1)|o|].
+    The same computed weights p_b·e^±x_b enter both sums, x_b = u(Δ_b + η_b + max η + κ) + υ + η_b, where
+    Δ_b is the distance to the top level and υ = −log(1−u). So with ε_b, η_b the errors of part b
+    and b̂ = expm1(Bυ) for the B roundings of each sum and quotient,
+    ρ = Σ p_b(e^x_b·ε_b + expm1(x_b)|o_b−o|) / Σ p_b·e^−x_b   before the sums are rounded,
+    ε = ρ + b̂[(1+b̂)·Σ p_b·e^x_b(|o_b|+ε_b) / Σ p_b·e^−x_b + |o| + ρ].
     """
     pairs = [s.to(LSEState) for s in parts]
     count = len(parts)
@@ -204,19 +222,25 @@ def flat_budget(parts, fmt, errors):
         reference = np.where(np.isinf(whole.lse), 0.0, whole.lse)
         share = np.stack([np.exp(s.lse - reference) for s in pairs])
         distance = np.where(share > 0, np.where(np.isinf(level), 0.0, top - level), 0.0)
-        drift = fmt.u * (distance + fmt.kappa + 1) + np.stack([e.lse for e in errors])
+        of_exponents = np.stack([e.lse for e in errors])
+        most = np.max(of_exponents, axis=0)
+        distance = distance + (of_exponents + most if isinstance(parts[0], LSEState) else 0.0)
+        drift = fmt.u * (distance + fmt.kappa) + fmt.step + of_exponents
         exponent, least = np.expm1(drift), np.sum(share * np.exp(-drift), axis=0)
+        divisor = np.where(least == 0, 1.0, least)[..., None]
         values, carried = np.stack([s.o for s in pairs]), np.stack([e.o for e in errors])
         moved = np.exp(drift)[..., None] * carried + exponent[..., None] * np.abs(values - whole.o)
-        moved = np.sum(share[..., None] * moved, axis=0) / np.where(least == 0, 1.0, least)[..., None]
-        size = np.sum(share[..., None] * np.abs(values), axis=0) + np.abs(whole.o)
+        moved = np.sum(share[..., None] * moved, axis=0) / divisor
+        size = np.sum((share * np.exp(drift))[..., None] * (np.abs(values) + carried), axis=0) / divisor
         sums = np.exp(np.where(np.isinf(top), 0.0, reference - top))
         floor = np.where(np.isinf(whole.lse), 0.0, (count + 3) * fmt.tiny / np.minimum(1.0, sums))
         lost = 2 * fmt.kappa * floor[..., None] * np.sum(np.abs(values), axis=0)
-        o = moved + fmt.u * (count + 1) * size + floor[..., None] + lost
-        lse = np.sum(share * exponent, axis=0) + fmt.u * count + floor
+        added = np.expm1(count * fmt.step)
+        o = moved + added * ((1 + added) * size + np.abs(whole.o) + moved) + floor[..., None] + lost
+        lse = np.log1p(np.sum(share * exponent, axis=0)) + count * fmt.step + floor
         if isinstance(parts[0], LSEState):
-            lse = lse + fmt.u * (fmt.kappa * np.abs(np.log(sums)) + np.abs(reference))
+            log = fmt.u * fmt.kappa * (np.abs(np.log(sums)) + lse + most)
+            lse = lse + (1 + fmt.u) * log + fmt.u * (np.abs(reference) + lse)
     empty = np.isinf(whole.lse)
     return Budget(np.where(empty[..., None], 0.0, o), np.where(empty, 0.0, lse))
 
