@@ -258,16 +258,17 @@ def range_plot(rows, *, xlabel, title, faint=None, split=0):
     possible with loss. split: how many of the first rows have the first colour; the others have the second.
     """
     figure, axes = new_figure(title=title, xlabel=xlabel)
-    for i, (name, (least, most)) in enumerate(rows.items()):
-        colour = COLOURS[i >= split]
-        axes.barh(i, most - least, left=least, height=0.55, color=colour)
-        ends = (faint or {}).get(name, (least, most))
-        axes.barh(i, ends[1] - ends[0], left=ends[0], height=0.55, color=colour, alpha=0.3, hatch="//", zorder=0)
-        for end, side in zip((min(least, ends[0]), max(most, ends[1])), (-1, 1), strict=True):
-            axes.annotate(f"{end:.1f}", (end, i), (6 * side, 0), textcoords="offset points", va="center",
-                          ha="left" if side > 0 else "right")
+    for i, (name, solid) in enumerate(rows.items()):
+        pale, colour = (faint or {}).get(name), COLOURS[i >= split]
+        axes.barh(i, solid[1] - solid[0], left=solid[0], height=0.55, color=colour)
+        if pale:
+            axes.barh(i, pale[1] - pale[0], left=pale[0], height=0.55, color=colour, alpha=0.3, hatch="//")
+        for end, side in (min(solid + (pale or ())), "right"), (max(solid + (pale or ())), "left"):
+            axes.annotate(f"{end:.1f}".replace("-", "\N{MINUS SIGN}"), (end, i), (6 if side == "left" else -6, 0),
+                          textcoords="offset points", ha=side, va="center")
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
+    axes.use_sticky_edges = False
     axes.margins(x=0.12)
     return figure
 

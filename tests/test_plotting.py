@@ -129,8 +129,9 @@ def test_the_range_plot_draws_a_bar_a_row_and_writes_its_outer_ends(shown):
     figure = plotting.range_plot(rows, faint=faint, split=1, xlabel="score", title="Ranges")
     axes = figure.axes[0]
     bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-    assert bars == [(-9.5, 11), (-17, -9.5), (-3, 5.25), (-3, 5.25)]
-    assert [text.get_text() for text in axes.texts] == ["-17.0", "11.0", "-3.0", "5.2"]
+    assert bars == [(-9.5, 11), (-17, -9.5), (-3, 5.25)]
+    assert [text.get_text() for text in axes.texts] == ["−17.0", "11.0", "−3.0", "5.2"]
+    assert axes.get_xlim()[0] < -18 and axes.get_xlim()[1] > 12  # the numbers have room
     assert axes.patches[0].get_facecolor() != axes.patches[2].get_facecolor()
     show(figure, alt=ALT)
     assert len(shown) == 1
