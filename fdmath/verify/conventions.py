@@ -181,7 +181,7 @@ def flashmla_merge(o1, lse1, o2, lse2, skips_zero=True):
 
 
 def vllm_v2_reduce(m1, l1, o1, m2, l2, o2, eps=1e-6):
-    """(m, l, o) of two partitions by vLLM's PagedAttention v2 reduce: the level starts at −max, 1e-6 joins the divisor.
+    """(m, l, o) of two partitions by vLLM's PagedAttention v2 reduce, level from −max, eps in the divisor.
 
     The program returns o alone; m and l are what it worked out on the way.
     """
@@ -200,38 +200,56 @@ def _below(limit):
 
 
 CONVENTIONS = {c.name: c for c in [
-    Convention("fdmath", "fdmath.algebra.merge", finish=marked(NOTHING),
-               merge=lambda o1, lse1, o2, lse2: tuple(merge(LSEState(o1, lse1), LSEState(o2, lse2)))),
-    Convention("FlashAttention-2", "flash-attention PR 978 (open), vLLM PR 15492; flash_fwd_kernel.h, the split combine",
-               finish=marked(np.inf), empty=np.inf, merge=fa2_merge, marks=np.isposinf),
-    Convention("FlashMLA decode", "FlashMLA at 287061e, csrc/kernels/mla_combine.cu, issue 77: returned lse is "
-               "global_lse / M_LOG2E, natural; m starts at -1e30, masks put -1e33", level=-1e30, hidden=-1e33,
-               finish=marked(np.inf), inside_base=2, empty=np.inf, merge=flashmla_merge, marks=np.isposinf),
-    Convention("FlashMLA sparse prefill, 2025-09", "FlashMLA at e77c306, csrc/sm90/prefill/sparse/fwd.cu: returned lse is "
-               "log2f(rL) + rM, base 2 and -inf (natural and +inf in 13d173a, phase1.cuh)", level=-1e30,
-               finish=marked(NOTHING), inside_base=2, log_base=2),
-    Convention("FlashInfer merge_state", "FlashInfer issues 4051, 2113; include/flashinfer/attention/state.cuh", total=1.0,
-               hidden=None, finish=divided, inside_base=2, log_base=2, merge=flashinfer_merge),
-    Convention("FlashInfer merge_states, Triton", "FlashInfer, flashinfer/triton/kernels/cascade.py", level=-5e4, total=1.0,
-               hidden=None, finish=divided, empty=-5e4, inside_base=2, log_base=2, merge=accumulating_merge,
-               marks=_below(-5e4)),
-    Convention("vLLM merge_attn_states", "vLLM issue 27491, PR 28181; csrc/attention/merge_attn_states.cu at 0150b0b",
-               merge=vllm_merge, marks=np.isinf),
-    Convention("vLLM PagedAttention v2", "vLLM, csrc/attention/attention_kernels.cuh, the v2 reduce kernel", level=-LARGEST,
-               hidden=None, finish=padded(1e-6, returns_lse=False), merge=vllm_v2_reduce, marks=None, kind=MLOState),
-    Convention("clamp to -1e4", "a workaround: vLLM issue 27491, ATOM issue 1152", empty=-1e4, merge=clamped_merge,
-               marks=_below(-1e4)),
+    Convention(
+        "fdmath", "fdmath.algebra.merge",
+        finish=marked(NOTHING), merge=lambda o1, lse1, o2, lse2: tuple(merge(LSEState(o1, lse1), LSEState(o2, lse2)))),
+    Convention(
+        "FlashAttention-2", "flash-attention, csrc/flash_attn/src, softmax.h and the split combine; its PR 978 (open), "
+        "vLLM PR 15492",
+        finish=marked(np.inf), empty=np.inf, merge=fa2_merge, marks=np.isposinf),
+    Convention(
+        "FlashMLA decode", "FlashMLA at 287061e, csrc/kernels/mla_combine.cu: base 2 inside, returned lse is "
+        "global_lse / M_LOG2E, natural; its issue 77; m starts at -1e30, masks put -1e33",
+        level=-1e30, hidden=-1e33, finish=marked(np.inf), inside_base=2, empty=np.inf, merge=flashmla_merge,
+        marks=np.isposinf),
+    Convention(
+        "FlashMLA sparse prefill, 2025-09", "FlashMLA at e77c306, csrc/sm90/prefill/sparse/fwd.cu: returned lse is "
+        "log2f(rL) + rM, base 2, and -inf; natural and +inf at 13d173a, phase1.cuh",
+        level=-1e30, finish=marked(NOTHING), inside_base=2, log_base=2),
+    Convention(
+        "FlashInfer merge_state", "FlashInfer, include/flashinfer/attention/state.cuh; its issues 4051 and 2113",
+        total=1.0, hidden=None, finish=divided, inside_base=2, log_base=2, merge=flashinfer_merge),
+    Convention(
+        "FlashInfer merge_states, Triton", "FlashInfer, flashinfer/triton/kernels/cascade.py before 2764b11, which "
+        "keeps -inf and guards it",
+        level=-5e4, total=1.0, hidden=None, finish=divided, empty=-5e4, inside_base=2, log_base=2,
+        merge=accumulating_merge, marks=_below(-5e4)),
+    Convention(
+        "vLLM merge_attn_states", "vLLM at 0150b0b, csrc/attention/merge_attn_states.cu; its issue 27491, PR 28181",
+        merge=vllm_merge, marks=np.isinf),
+    Convention(
+        "vLLM PagedAttention v2", "vLLM, csrc/attention/attention_kernels.cuh, the v2 reduce kernel",
+        level=-LARGEST, hidden=None, finish=padded(1e-6, returns_lse=False), merge=vllm_v2_reduce, marks=None,
+        kind=MLOState),
+    Convention(
+        "clamp to -1e4", "a workaround: vLLM issue 27491, ATOM issue 1152",
+        empty=-1e4, merge=clamped_merge, marks=_below(-1e4)),
     Convention("attention-gym", "attention-gym, merge_attention", merge=shifted_merge),
     Convention("ring-flash-attention", "ring-flash-attention PR 34, update_out_and_lse", merge=sigmoid_merge),
-    Convention("PyTorch CPU flash", "PyTorch PRs 131863, 134650; _scaled_dot_product_flash_attention_for_cpu",
-               finish=reset, empty=0.0, marks=None),
-    Convention("Triton tutorial 06", "Triton, 06-fused-attention.py: l starts at 1, the mask adds -1e6", total=1.0,
-               hidden=-1e6, finish=divided, empty=-1e6, inside_base=2, log_base=2, marks=_below(-5e5)),
-    Convention("JAX Pallas decode", "JAX, pallas/ops/gpu/decode_attention.py: m = finfo.min, the mask adds 0.7 finfo.min",
-               level=-LARGEST, hidden=-0.7 * LARGEST, finish=padded(2.0**-23), empty=-0.7 * LARGEST,
-               marks=_below(-0.35 * LARGEST)),
-    Convention("document A, 3.2.2, guarded", "document A, 3.2.2: log(l + 1e-12), an empty tile guarded as one would first",
-               finish=padded_log, empty=math.log(1e-12), merge=merge_as_printed_A_3_2_1, marks=None),
+    Convention(
+        "PyTorch CPU flash", "PyTorch, _scaled_dot_product_flash_attention_for_cpu, asked in 2.13.0; its PR 131863",
+        finish=reset, empty=0.0, marks=None),
+    Convention(
+        "Triton tutorial 06", "Triton, python/tutorials/06-fused-attention.py: l starts at 1, the mask adds -1e6",
+        total=1.0, hidden=-1e6, finish=divided, empty=-1e6, inside_base=2, log_base=2, marks=_below(-5e5)),
+    Convention(
+        "JAX Pallas decode", "JAX, pallas/ops/gpu/decode_attention.py at 103fac8: m starts at finfo.min, the mask adds "
+        "0.7 finfo.min, eps joins the divisor",
+        level=-LARGEST, hidden=-0.7 * LARGEST, finish=padded(2.0**-23), empty=-0.7 * LARGEST,
+        marks=_below(-0.35 * LARGEST)),
+    Convention(
+        "document A, 3.2.2, guarded", "document A, 3.2.2: log(l + 1e-12), an empty tile guarded as one would first",
+        finish=padded_log, empty=math.log(1e-12), merge=merge_as_printed_A_3_2_1, marks=None),
 ]}
 
 
@@ -263,7 +281,7 @@ def _put(x, where, value):
 
 
 def in_its_words(convention):
-    """The function (o1, lse1, o2, lse2) → (o, lse) of states whose empty rows have lse −∞, merged by the convention.
+    """The function (o1, lse1, o2, lse2) → (o, lse) of states (empty: lse −∞) merged by the convention.
 
     The empty rows are first given the lse that the convention returns for no keys, and afterwards rows that bear
     its mark become (0, −∞). A program without a merge of its own is merged by fdmath's ⊕, on natural lse.

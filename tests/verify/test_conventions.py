@@ -1,4 +1,4 @@
-"""Conventions for "no keys": what each returns, how each merge fails, and that the adapter repairs what can be repaired."""
+"""Conventions for "no keys": what each returns, how each merge fails, and what the adapter repairs."""
 
 import math
 from fractions import Fraction
