@@ -8,6 +8,7 @@ means that its owner has imported it already.
 import functools
 import importlib
 import math
+import os
 
 import array_api_compat.numpy as numpy_namespace
 import numpy as np
@@ -116,6 +117,39 @@ def working(*names):
 def constant(x):
     """x as a constant of differentiation (the same array for NumPy)."""
     return x.detach() if library(x) == "torch" else x
+
+
+def in_memory(x):
+    """The same numbers as a NumPy array that shares x's memory; None where there is none or a derivative is followed."""
+    if library(x) == "numpy":
+        return x
+    torch = load("importlib:import_module")("torch")
+    if x.device.type != "cpu" or x.requires_grad and torch.is_grad_enabled() or _followed(torch, x):
+        return None
+    if x.dtype != torch.bfloat16:
+        return x.detach().numpy()
+    return x.detach().view(torch.int16).numpy().view(dtype_of(np.empty(0), "bfloat16"))
+
+
+def _followed(torch, x):
+    """Whether x is a tensor of one of torch.func's transforms or carries a forward derivative."""
+    wrapped = load("torch._C._functorch:is_functorch_wrapped_tensor")(x)
+    return wrapped or torch.autograd.forward_ad.unpack_dual(x).tangent is not None
+
+
+def from_memory(x, like):
+    """The NumPy array x in the library of `like`, sharing its memory."""
+    return x if library(like) == "numpy" else load("torch:from_numpy")(x)
+
+
+def threads(x):
+    """How many threads may work on arrays of x's library: torch.get_num_threads(), or OMP_NUM_THREADS, or the cores."""
+    if library(x) == "torch":
+        return load("torch:get_num_threads")()
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if asked.isdecimal() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def exp2(xp, x):

@@ -108,19 +108,21 @@ def flat(merge, states):
     S_b replaced by m_b and c_b multiplied by l_b. The sums run from the first part to the last, in the
     same order above and below the fraction bar, so v ≡ 1 stays 1 and an empty part changes nothing, bit
     for bit. An order like the others, except that `merge` is not used, unless it has a method `flat` of
-    its own, which is then given the list (so budgets are folded in the order of the states).
+    its own, which is then given the list (so budgets are folded in the order of the states). It also takes one
+    state whose leading axis counts the parts.
     Source: document A, 2.2.2 and 2.3.4; error bounds T1 and T3.
     """
-    states = list(states)
-    if hasattr(merge, "flat"):
-        return merge.flat(states)
-    xp = check_alike(states)
-    kind, names = type(states[0]), _result_formats(states)
+    if not isinstance(states, KINDS):
+        states = list(states)
+        if hasattr(merge, "flat"):
+            return merge.flat(states)
+        states = stack(states)
+    names = [backends.float_name(x) for x in states]
     work = backends.working(*names)
     with backends.quiet():
-        stacked = stack([canonical(s.map(lambda x: backends.cast(x, work))) for s in states])
-        merged = _flat_of_parts(xp, stacked)
-    return kind(*(backends.cast(x, n) for x, n in zip(merged, names, strict=True)))
+        parts = canonical(states.map(lambda x: backends.cast(x, work)))
+        merged = _flat_of_parts(backends.array_namespace(state=parts.payload), parts)
+    return type(states)(*(backends.cast(x, n) for x, n in zip(merged, names, strict=True)))
 
 
 def _flat_of_parts(xp, parts):
@@ -154,8 +156,12 @@ def merge_all(states, order=flat):
     order: any of `fdmath.algebra.order`, or your own callable order(merge, states) → state.
     Raises ValueError where there is nothing to merge (the shape of the identity would be unknown).
     """
-    parts = unstack(states) if isinstance(states, KINDS) else list(states)
-    check_alike(parts)
+    if isinstance(states, KINDS):
+        check_parts(states)
+        if order is flat:
+            return flat(merge, states)
+        states = unstack(states)
+    check_alike(parts := list(states))
     result = check_order(order)(merge, parts)
     if type(result) is not type(parts[0]):
         raise TypeError(f"order must return a {type(parts[0]).__name__}; {order!r} returned {type(result).__name__}")
@@ -170,17 +176,26 @@ def check_order(order):
 
 
 def stack(states):
-    """One state with a leading axis of parts, made of a list of states of one kind and shape."""
+    """One state with a leading axis of parts, made of a list of states of one kind and shape, each array the widest."""
     xp = check_alike(states)
-    return type(states[0])(*(xp.stack(list(column)) for column in zip(*states, strict=True)))
+    columns = [[backends.cast(x, name) for x in column]
+               for column, name in zip(zip(*states, strict=True), _result_formats(states), strict=True)]
+    return type(states[0])(*map(xp.stack, columns))
 
 
 def unstack(state):
     """The list of states along the leading axis of one state; ValueError if it has no such axis."""
-    if state.payload.ndim < 2:
-        raise ValueError(f"states must have a leading axis of parts; got {state.payload_name} of shape "
-                         f"{tuple(state.payload.shape)}")
+    check_parts(state)
     return [state.map(lambda x, i=i: x[i, ...]) for i in range(state.payload.shape[0])]
+
+
+def check_parts(state):
+    """Nothing; raises ValueError for a state without a leading axis of parts, or without a part."""
+    shape = tuple(state.payload.shape)
+    if len(shape) < 2:
+        raise ValueError(f"states must have a leading axis of parts; got {state.payload_name} of shape {shape}")
+    if shape[0] == 0:
+        raise ValueError("states must hold at least one state; got none")
 
 
 def check_alike(states):

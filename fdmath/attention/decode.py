@@ -4,14 +4,17 @@ Document A's two programs are kind=AccState, order=streams(5, then=tree) (3.1.3)
 kind=LSEState, order=streams(4, then=flat) (3.2.2); its single stream (3.1.2) is order=sequential.
 """
 
+from itertools import pairwise
+
 from fdmath import _backends as backends
-from fdmath.algebra.merge import check_order, flat, merge_all
+from fdmath.algebra.merge import check_order, flat, merge_all, stack
 from fdmath.algebra.order import whole
 from fdmath.algebra.state import LSEState, check_kind
+from fdmath.attention.cores import states_in_place
 from fdmath.attention.reference import prepare
-from fdmath.attention.softmax import partial_state
+from fdmath.attention.softmax import in_spelling, partial_state
 
-DEFAULT_TILE = 256
+DEFAULT_TILE = 2048
 
 # What backend="auto" may take; a module is imported only when its backend runs. A Triton row comes with its kernel.
 _IMPLEMENTATIONS = {
@@ -23,15 +26,16 @@ _IMPLEMENTATIONS = {
 def key_ranges(keys, tile=None, num_splits=None):
     """The (start, stop) of each part of `keys` keys: tiles of `tile`, the last short, or num_splits even parts.
 
-    num_splits parts differ in size by at most one, and some are empty if there are more parts than keys
-    (⌊n/S⌋ keys a part would lose the last ones: faults:C1). Neither given: tiles of DEFAULT_TILE keys.
+    num_splits parts differ in size by at most one, the larger ones first, and some are empty if there are more
+    parts than keys (⌊n/S⌋ keys a part would lose the last ones: faults:C1). Neither given: tiles of DEFAULT_TILE keys.
     Raises ValueError for a value below 1 or for both given.
     """
     if tile is not None and num_splits is not None:
         raise ValueError(f"give tile or num_splits, not both; got tile={tile} and num_splits={num_splits}")
     if num_splits is not None:
-        parts = whole(num_splits, "num_splits", least=1)
-        return [(i * keys // parts, (i + 1) * keys // parts) for i in range(parts)]
+        size, larger = divmod(keys, whole(num_splits, "num_splits", least=1))
+        starts = [i * size + min(i, larger) for i in range(num_splits + 1)]
+        return list(pairwise(starts))
     tile = DEFAULT_TILE if tile is None else whole(tile, "tile", least=1)
     return [(start, min(start + tile, keys)) for start in range(0, keys, tile)] or [(0, 0)]
 
@@ -64,11 +68,18 @@ def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale,
 
 
 def tile_states(call, ranges, kind=LSEState):
-    """The list of states of the keys start ≤ j < stop, one for each of the ranges, heads still grouped."""
-    return [
-        partial_state(call.scores(start, stop), call.v[..., start:stop, :], kind, call.stats_dtype)
+    """The states of the keys start ≤ j < stop for each of the ranges, along a leading axis, heads still grouped.
+
+    On a CPU, where no derivative is asked for, the cores share the tiles and work in place (`cores.py`).
+    """
+    if here := call.in_memory():
+        states = states_in_place(here, ranges, backends.threads(call.q))
+        with backends.quiet():
+            return in_spelling(states.map(lambda x: backends.from_memory(x, call.q)), kind, call.stats_dtype)
+    return stack([
+        partial_state(call.scores(start, stop), call.value_rows(start, stop), kind, call.stats_dtype)
         for start, stop in ranges
-    ]
+    ])
 
 
 def backend_for(q, k, v):

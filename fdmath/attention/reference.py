@@ -18,7 +18,8 @@ from fdmath.attention.softmax import partial_state
 class Call:
     """One checked attention call: grouped arrays in working format, and what decides who sees what.
 
-    q (…, Hkv, g·Nq, d) already scaled; k (…, Hkv, N, d); v (…, Hkv, N, dv); mask None or (…, Hq, Nq, N).
+    q (…, Hkv, g·Nq, d) already scaled, in working format; k (…, Hkv, N, d) and v (…, Hkv, N, dv) as they came,
+    to be read through `key_rows` and `value_rows`; mask None or (…, Hq, Nq, N).
     Rows of q that see no key, and of k and v that no query sees, are zeros (`without_unseen`).
     """
 
@@ -39,6 +40,19 @@ class Call:
     def keys(self):
         return self.k.shape[-2]
 
+    @property
+    def work(self):
+        """The name of the format that the work is done in."""
+        return backends.float_name(self.q)
+
+    def key_rows(self, start=0, stop=None):
+        """k of keys start ≤ j < stop in working format; only these are converted."""
+        return backends.cast(self.k[..., start:stop, :], self.work)
+
+    def value_rows(self, start=0, stop=None):
+        """v of keys start ≤ j < stop in working format; only these are converted."""
+        return backends.cast(self.v[..., start:stop, :], self.work)
+
     def scores(self, start, stop):
         """The scaled scores of keys start ≤ j < stop, (…, Hkv, g·Nq, stop − start); −∞ where not visible.
 
@@ -46,7 +60,7 @@ class Call:
         (d + 1)·u·scale·Σ|q||k| to first order.
         """
         with backends.quiet():
-            products = self.q @ self.xp.matrix_transpose(self.k[..., start:stop, :])
+            products = self.q @ self.xp.matrix_transpose(self.key_rows(start, stop))
         visible = self.visible(start, stop)
         return products if visible is None else backends.filled(self.xp, products, ~visible, float("-inf"))
 
@@ -54,7 +68,7 @@ class Call:
         """A boolean array that broadcasts to the scores of keys start ≤ j < stop; None if all are visible."""
         seen = None
         if self.causal:
-            seen = causal_mask(self.xp, self.queries, self.keys, self.k)[:, start:stop]
+            seen = causal_mask(self.xp, self.queries, self.keys, self.k, start, stop)
             seen = self.xp.tile(seen, (self.group, 1))
         if self.mask is not None:
             allowed = self.mask[..., start:stop]
@@ -67,6 +81,7 @@ class Call:
         """The same call with zeros in place of what nothing reads: queries without a key, keys without a query.
 
         A score of −∞ hides what they hold from the result; its gradient is a product with them, and 0·NaN is NaN.
+        Nothing is copied where all is read.
         """
         visible = self.visible(0, self.keys)
         if visible is None:
@@ -74,7 +89,13 @@ class Call:
         blank = {"q": ~self.xp.any(visible, axis=-1), "k": ~self.xp.any(visible, axis=-2)}
         blank["v"] = blank["k"]
         return replace(self, **{name: backends.filled(self.xp, getattr(self, name), rows[..., None], 0.0)
-                                for name, rows in blank.items()})
+                                for name, rows in blank.items() if bool(self.xp.any(rows))})
+
+    def in_memory(self):
+        """The same call with its arrays as NumPy sees them in the memory of the CPU; None where it cannot."""
+        arrays = {name: getattr(self, name) for name in ("q", "k", "v", "mask")}
+        seen = {name: backends.in_memory(x) for name, x in arrays.items() if x is not None}
+        return None if any(x is None for x in seen.values()) else replace(self, xp=backends.numpy_namespace, **seen)
 
     def finish(self, state):
         """The result of the call: the LSEState with the heads ungrouped and o rounded once to its format."""
@@ -83,11 +104,11 @@ class Call:
         return LSEState(backends.cast(o, self.out_dtype), self.xp.reshape(lse, self.out_shape[:-1]))
 
 
-def causal_mask(xp, queries, keys, like):
-    """The (Nq, Nkv) boolean mask aligned bottom-right: query i sees key j iff j ≤ i + Nkv − Nq."""
+def causal_mask(xp, queries, keys, like, start=0, stop=None):
+    """The boolean mask aligned bottom-right, query i sees key j iff j ≤ i + Nkv − Nq, for start ≤ j < stop: (Nq, …)."""
     device = getattr(like, "device", None)
     i = xp.arange(queries, device=device)[:, None]
-    j = xp.arange(keys, device=device)[None, :]
+    j = xp.arange(start, keys if stop is None else stop, device=device)[None, :]
     return j <= i + (keys - queries)
 
 
@@ -114,9 +135,10 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
     out_shape = (*q.shape[:-1], v.shape[-1])
     mask = check_mask(xp, mask, (*q.shape[:-1], k.shape[-2]))
     group = q_heads // kv_heads if kv_heads else 1
-    q, k, v = (backends.cast(x, work) for x in (q, k, v))
-    folded = xp.reshape(q, (*k.shape[:-2], group * q.shape[-2], q.shape[-1]))
-    call = Call(xp, folded * scale, k, v, group, q.shape[-2], bool(causal), mask, out_shape, out, stats, scale)
+    queries, q = q.shape[-2], backends.cast(q, work)
+    folded = xp.reshape(q, (*k.shape[:-2], group * queries, q.shape[-1]))
+    hides = bool(causal) and queries > 1  # aligned bottom-right, a single query sees every key
+    call = Call(xp, folded * scale, k, v, group, queries, hides, mask, out_shape, out, stats, scale)
     return call.without_unseen()
 
 
@@ -178,7 +200,7 @@ def attention(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, s
     Raises TypeError, ValueError (see `prepare`). Source: document A, 2.1.1.
     """
     call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
-    return call.finish(partial_state(call.scores(0, call.keys), call.v, stats_dtype=call.stats_dtype))
+    return call.finish(partial_state(call.scores(0, call.keys), call.value_rows(), stats_dtype=call.stats_dtype))
 
 
 def attention_gradient(do, dlse, q, k, v, *, causal=False, scale=None, mask=None):
@@ -192,14 +214,15 @@ def attention_gradient(do, dlse, q, k, v, *, causal=False, scale=None, mask=None
     xp, name = call.xp, backends.float_name(q)
     with backends.quiet():
         scores = call.scores(0, call.keys)
-        o, lse = partial_state(scores, call.v)
+        values = call.value_rows()
+        o, lse = partial_state(scores, values)
         shape = tuple(o.shape)
         do = xp.reshape(backends.cast(do, backends.float_name(o)), shape)
         dlse = 0.0 * lse if dlse is None else xp.reshape(backends.cast(dlse, backends.float_name(o)), shape[:-1])
         level = xp.where(lse == float("-inf"), 0.0, lse)
         p = xp.exp(scores - level[..., None])
         slope = xp.where(lse == float("-inf"), 0.0, dlse) - xp.sum(do * o, axis=-1)
-        ds = p * (do @ xp.matrix_transpose(call.v) + slope[..., None])
-    dq = xp.reshape(ds @ call.k * call.scale, tuple(q.shape))
+        ds = p * (do @ xp.matrix_transpose(values) + slope[..., None])
+    dq = xp.reshape(ds @ call.key_rows() * call.scale, tuple(q.shape))
     dk, dv = xp.matrix_transpose(ds) @ call.q, xp.matrix_transpose(p) @ do
     return tuple(backends.cast(x, name) for x in (dq, dk, dv))

@@ -74,9 +74,13 @@ def partial_state(scores, v, kind=LSEState, stats_dtype=None):
     stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
     scores, v = backends.cast(scores, work), backends.cast(v, work)
     with backends.quiet():
-        state = _block(xp, scores, v, stats).to(kind)
-    arrays = (x if x is state.payload else backends.cast(x, stats) for x in state)
-    return kind(*arrays)
+        return in_spelling(_block(xp, scores, v, stats), kind, stats)
+
+
+def in_spelling(state, kind, stats):
+    """The state in the spelling `kind`, its statistics in the format `stats`, o or acc in the format it has."""
+    state = state.to(kind)
+    return kind(*(x if x is state.payload else backends.cast(x, stats) for x in state))
 
 
 def _block(xp, scores, v, stats):
@@ -86,11 +90,20 @@ def _block(xp, scores, v, stats):
     """
     seen = xp.any(scores != float("-inf"), axis=-2)
     v = xp.where(seen[..., None], v, 0.0)
-    top = _largest(xp, scores)
-    top = backends.cast(backends.cast(top, stats), backends.float_name(scores))
-    top = backends.filled(xp, top, top == float("inf"), float("nan"))  # no lawful level: the row is NaN
-    weights = xp.exp(scores - xp.where(top == float("-inf"), 0.0, top)[..., None])
+    top = stored_level(xp, _largest(xp, scores), stats)
+    weights = xp.exp(scores - finite_level(xp, top)[..., None])
     return AccState(top, xp.sum(weights, axis=-1), weights @ v)
+
+
+def stored_level(xp, top, stats):
+    """The reference level m that a state stores: top as the format `stats` holds it, NaN where no level is lawful (+∞)."""
+    top = backends.cast(backends.cast(top, stats), backends.float_name(top))
+    return backends.filled(xp, top, top == float("inf"), float("nan"))
+
+
+def finite_level(xp, m):
+    """m with 0 in place of −∞, so that it can be subtracted from scores."""
+    return backends.filled(xp, m, m == float("-inf"), 0.0)
 
 
 def _largest(xp, scores):
@@ -125,8 +138,7 @@ def _scores(scores):
 
 def _reference_level(xp, scores):
     """The maximum over the last axis, kept as an axis of length 1; 0 where it is −∞ or there are no keys."""
-    m = _largest(xp, scores)[..., None]
-    return backends.filled(xp, m, m == float("-inf"), 0.0)
+    return finite_level(xp, _largest(xp, scores)[..., None])
 
 
 def _one_where_zero(xp, x):

@@ -1,0 +1,187 @@
+"""The states of tiles on a CPU, in place: each core takes its share of the tiles, and reads their K and V once.
+
+The sums are those of `partial_state`, written into arrays that are made once: a tile allocates nothing that
+grows with it. Products are cut into blocks of few keys, which BLAS computes where they lie, without the copy
+that it makes of large operands. It runs on NumPy arrays, and on torch tensors in the memory of a CPU as NumPy
+sees them; it has no gradient.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra.state import AccState
+from fdmath.attention.softmax import finite_level, stored_level
+
+PIECE = 8192
+"""Keys that a core takes at a time, in whole tiles."""
+
+
+SHARED = 2**22
+"""Bytes of K and V from which on a second thread pays."""
+
+FEW_ROWS = 32
+"""Most rows of a KV head for which products are cut into blocks, and threads share the tiles."""
+
+
+def block_keys(rows):
+    """The keys of one matrix product of `rows` rows: 1024 / rows, from 32 to 128; a whole piece beyond FEW_ROWS.
+
+    OpenBLAS computes so small a product where its operands lie, on the thread that asks. With many rows its own copy
+    and its own threads pay.
+    """
+    return PIECE if rows > FEW_ROWS else min(128, max(32, 1024 // max(rows, 1)))
+
+
+class Piece(NamedTuple):
+    """`count` tiles of `length` keys each, one after the other: the first is tile `first` and begins at key `start`."""
+
+    first: int
+    count: int
+    start: int
+    length: int
+
+    @property
+    def stop(self):
+        """The key after the last."""
+        return self.start + self.count * self.length
+
+    def goes_on_with(self, start, length):
+        """Whether a tile of `length` keys from key `start` on would be its next."""
+        return (start, length) == (self.stop, self.length)
+
+
+def pieces(ranges, keys=PIECE):
+    """The Pieces that the ranges (start, stop) fall into: neighbours of one length, at most `keys` keys, not empty."""
+    found = []
+    for index, (start, stop) in enumerate(ranges):
+        length = stop - start
+        if found and found[-1].goes_on_with(start, length) and (found[-1].count + 1) * length <= keys:
+            found[-1] = found[-1]._replace(count=found[-1].count + 1)
+        elif length > 0:
+            found.append(Piece(index, 1, start, length))
+    return found
+
+
+def states_in_place(call, ranges, threads=1):
+    """The AccState of each range of keys, along a leading axis of len(ranges): m, l (T, …, Hkv, R), acc (T, …, dv).
+
+    call: a `Call` of NumPy arrays, R = g·Nq rows a KV head. threads: how many may share the work; little work, and
+    products so large that BLAS shares them out by itself, are done by one. m is stored in call.stats_dtype's precision before
+    l is taken against it, as `partial_state` does. An empty range is the identity.
+    """
+    heads, rows, width = call.k.shape[:-2], call.q.shape[-2], call.v.shape[-1]
+    shape = (len(ranges), *heads, rows)
+    states = AccState(np.full(shape, -np.inf, call.work), np.zeros(shape, call.work), np.zeros((*shape, width), call.work))
+    work = [(head, piece) for piece in pieces(ranges) for head in np.ndindex(*heads)]
+    shared = call.k.nbytes + call.v.nbytes >= SHARED and rows <= FEW_ROWS
+    on_cores(lambda desk, item: _fill(states, call, *item, desk), work, threads if shared else 1)
+    return states
+
+
+def _fill(states, call, head, piece, desk):
+    """Nothing; the states of one KV head's tiles of the piece are written to their place."""
+    k, v = (_cut(desk.rows(name, getattr(call, name)[head], piece, call.work), piece.count) for name in ("k", "v"))
+    m, l, acc = (x[(slice(piece.first, piece.first + piece.count), *head)] for x in states)
+    weights = desk.array("weights", (piece.count, *_padded(piece.length, call.q.shape[-2])), call.work)
+    _scores(call.q[head], k, _hidden(call, head, piece), weights)
+    np.max(weights, axis=(1, 3), out=m)
+    m[...] = stored_level(np, m, call.stats_dtype)
+    np.subtract(weights, finite_level(np, m)[:, None, :, None], out=weights)
+    np.exp(weights, out=weights)
+    np.sum(weights, axis=(1, 3), out=l)
+    _weighted_sums(weights, v, acc, desk)
+
+
+def _padded(keys, rows):
+    """(blocks, R, keys a block): the shape in which the weights of a tile lie, block after block, the last one padded."""
+    block = block_keys(rows)
+    return -(-keys // block), rows, min(keys, block)
+
+
+def _blocks(keys, rows):
+    """[(slice of keys, slice of blocks)]: the whole blocks together, then what is left as one."""
+    count, rest = divmod(keys, block_keys(rows))
+    parts = (slice(0, keys - rest), slice(0, count)), (slice(keys - rest, keys), slice(count, count + 1))
+    return [(own, blocks) for own, blocks in parts if own.start < own.stop]
+
+
+def _hidden(call, head, piece):
+    """Where a row of the head does not see a key of the piece, (T, R, n); None where all is seen."""
+    visible = call.visible(piece.start, piece.stop)
+    if visible is None:
+        return None
+    shown = np.broadcast_to(visible, (*call.q.shape[:-1], piece.stop - piece.start))[head]
+    return _cut(~shown.T, piece.count).swapaxes(-1, -2)
+
+
+def _scores(q, k, hidden, out):
+    """Nothing; q·kᵀ, −∞ where hidden, is written to `out`: q (R, d), k (T, n, d), out (T, blocks, R, keys a block)."""
+    for keys, blocks in _blocks(k.shape[-2], q.shape[-2]):
+        count = blocks.stop - blocks.start
+        part = out[:, blocks, :, :(keys.stop - keys.start) // count]
+        np.matmul(q, _cut(k[:, keys], count).swapaxes(-1, -2), out=part)
+        if hidden is not None:
+            np.copyto(part, -np.inf, where=_cut(hidden[..., keys].swapaxes(-1, -2), count).swapaxes(-1, -2))
+        out[:, blocks, :, part.shape[-1]:] = -np.inf
+
+
+def _weighted_sums(weights, v, out, desk):
+    """Nothing; weights·v is written to `out`: weights (T, blocks, R, keys a block), v (T, n, dv), out (T, R, dv)."""
+    out[...] = 0
+    for keys, blocks in _blocks(v.shape[-2], out.shape[-2]):
+        parts = _cut(v[:, keys], blocks.stop - blocks.start)
+        sums = desk.array("sums", (*parts.shape[:2], *out.shape[1:]), out.dtype)
+        np.matmul(weights[:, blocks, :, :parts.shape[-2]], parts, out=sums)
+        np.add(out, np.sum(sums, axis=1), out=out)
+
+
+def _cut(x, count):
+    """(…, count·n, d) as (…, count, n, d), without a copy."""
+    return x.reshape(*x.shape[:-2], count, x.shape[-2] // count, x.shape[-1])
+
+
+class Desk:
+    """The arrays that one core works in: made at first use, made larger when needed, else used again."""
+
+    def __init__(self):
+        self._memory = {}
+
+    def array(self, name, shape, dtype):
+        """An array of that shape whose contents are what the last use left."""
+        size = int(np.prod(shape))
+        if name not in self._memory or self._memory[name].size < size:
+            self._memory[name] = np.empty(size, dtype)
+        return self._memory[name][:size].reshape(shape)
+
+    def rows(self, name, x, piece, dtype):
+        """The piece's rows of x in the format `dtype`: x itself where it has it, else converted into this desk."""
+        x = x[piece.start:piece.stop]
+        if x.dtype == dtype:
+            return x
+        converted = self.array(name, x.shape, dtype)
+        np.copyto(converted, x)
+        return converted
+
+
+def on_cores(task, items, workers):
+    """Nothing; task(desk, item) has been done for each item, by up to `workers` threads, each with a Desk of its own.
+
+    The threads take the items in turn, so that none waits for another. What a task raises is raised here.
+    """
+    queue = iter(items)
+
+    def work(_):
+        desk = Desk()
+        with backends.quiet():
+            for item in queue:
+                task(desk, item)
+
+    workers = min(workers, len(items))
+    if workers <= 1:
+        work(0)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
