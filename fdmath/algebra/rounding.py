@@ -249,7 +249,10 @@ def chain_budget(states, fmt, errors=None):
     """T4, the widest right form: B·(3Λ + 3κ + 6)·u·Ω on o for any chain of printed ⊕, Ω = max|o_b|.
 
     On lse: B·u·(Λ + 2κ + 2). Λ = max|S_b| + log B bounds every |S| on the way. For subjects that declare
-    nothing. Errors of the parts are added, with η·2Ω for the exponents. Proof: notebook 04.
+    nothing. Where B·u is not small these lack products of roundings, and the exact forms are taken if larger:
+    λ = u(Λ + 1.2κ + 1)/(1 − Bu) for one rounding of S, (B−1)λ on lse, and on o, with υ = −log(1−u),
+    Ω·expm1(log G + u·log B + (B−1)(κu + 2υ)), G = min(B, 1 + (B−1)λ/(1−λ)). Errors of the parts are added,
+    with η·2Ω for the exponents. Proof: notebook 04.
     """
     pairs = [in_float64(s).to(LSEState) for s in states]
     errors = [no_error(s) for s in pairs] if errors is None else errors
@@ -257,10 +260,26 @@ def chain_budget(states, fmt, errors=None):
     values = np.stack([np.abs(s.o) for s in pairs])
     count, size = len(pairs), np.max(values, axis=0)
     level = np.max(levels, axis=0) + np.log(count)
+    slip, factor = _chain_products(count, level, fmt)
     from_parts = np.max(np.stack([e.lse for e in errors]), axis=0)
-    o = count * (fmt.u * (3 * level + 3 * fmt.kappa + 6)[..., None] * size + 8 * fmt.tiny * (1 + size))
+    o = np.maximum(count * fmt.u * (3 * level + 3 * fmt.kappa + 6), factor)[..., None] * size
+    o = o + count * 8 * fmt.tiny * (1 + size)
     o = o + np.max(np.stack([e.o for e in errors]), axis=0) + 2 * _times(np.expm1(from_parts), size)
-    return Budget(o, count * fmt.u * (level + 2 * fmt.kappa + 2) + 4 * count * fmt.tiny + from_parts)
+    lse = np.maximum(count * fmt.u * (level + 2 * fmt.kappa + 2), slip)
+    return Budget(o, lse + 4 * count * fmt.tiny + from_parts)
+
+
+def _chain_products(count, level, fmt):
+    """(η, f): bounds on the error of lse and on |ô − o|/Ω of a chain of printed ⊕, no product of roundings dropped.
+
+    level: Λ, a bound on every |S| on the way. η is infinite from B·u = 1 on; G ≤ B holds at any level, since a
+    rounded S is never below its larger operand, so that no weight exceeds 1.
+    """
+    one = np.where(count * fmt.u < 1, fmt.u * (level + 1.2 * fmt.kappa + 1) / (1 - count * fmt.u), np.inf)
+    fits = one < 1
+    shrunk = np.where(fits, 1 + (count - 1) * one / (1 - np.where(fits, one, 0.0)), np.inf)
+    rest = fmt.u * np.log(count) + (count - 1) * (fmt.kappa * fmt.u + 2 * fmt.step)
+    return (count - 1) * one if count > 1 else 0.0 * level, np.expm1(np.log(np.minimum(shrunk, count)) + rest)
 
 
 def score_error(q, k, scale, fmt):

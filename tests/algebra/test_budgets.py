@@ -1,14 +1,17 @@
 """The error budgets T1 to T6: never broken by us, broken by the printed ⊕, and never empty promises."""
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from fdmath import LSEState, flat, merge, merge_all, ring, sequential, streams, tree
+from fdmath.algebra import printed, rounding
 from fdmath.algebra.printed import flat_as_printed_A_2_3_4, merge_as_printed_A_3_2_1
 from fdmath.algebra.rounding import (
     Budget,
+    Format,
     block_budget,
     chain_budget,
     fold_budget,
@@ -17,6 +20,7 @@ from fdmath.algebra.rounding import (
     merge_budget,
     unit_roundoff,
 )
+from fdmath.bench.adversary import Adversary
 from tests.algebra.judgement import certified, finished, judge
 from tests.algebra.libraries import holds, values
 from tests.algebra.states import KINDS, LEVELS, empty_states, random_state, state
@@ -215,6 +219,40 @@ def test_the_wide_budget_knows_the_level_that_the_chain_itself_reaches(lib, coun
     parts = [state(lib, LSEState, np.zeros(1), np.ones((1, 1)))] * count
     a_merge = chain_budget(parts, fmt).lse / (count * fmt.u) - (2 * fmt.kappa + 2)
     assert np.all(a_merge >= math.log(count) / 2)
+
+
+def on_the_worst_machine(bits, count, level, rows=1000):
+    """The largest error over T4, of o and of lse, of printed chains on a machine that errs by all that it may."""
+    fmt, rng = Format(2.0**-bits, 2.0**-200), np.random.default_rng(7)
+    machine = Adversary(fmt, rng)
+    parts = [LSEState(np.ones((rows, 1)), level + rng.standard_normal(rows)) for _ in range(count)]
+    o, lse = (machine.number(x) for x in parts[0])
+    with patch.object(printed.backends, "array_namespace", lambda **arrays: machine):
+        for part in parts[1:]:
+            o, lse = merge_as_printed_A_3_2_1(o, lse, *map(machine.number, part))
+    right, budget = flat(None, parts), chain_budget(parts, fmt)
+    return [np.max(np.abs(np.asarray(x) - y) / b) for x, y, b in zip((o, lse), right, budget, strict=True)]
+
+
+@pytest.mark.parametrize("count", [2, 8, 32])
+@pytest.mark.parametrize(("bits", "level"), [(8, 0), (8, 30), (12, 100), (24, 1000)])
+def test_the_printed_chain_on_the_worst_machine_is_within_its_wide_budget(bits, level, count):
+    assert all(SHOWN <= worst <= 1 for worst in on_the_worst_machine(bits, count, level))
+
+
+def test_products_of_roundings_count_where_there_are_many_coarse_ones(monkeypatch):
+    o, _ = on_the_worst_machine(4, 32, 0)
+    assert o <= 1
+    monkeypatch.setattr(rounding, "_chain_products", lambda count, level, fmt: (0.0, 0.0 * level))
+    o, _ = on_the_worst_machine(4, 32, 0)
+    assert not o <= 1
+
+
+def test_however_coarse_the_statistics_no_more_than_the_number_of_parts_is_lost():
+    # 64 keys of a level at which bfloat16 forgets log 2: S never grows, every weight is 1, and o is 64 instead of 1.
+    fmt, part = format_of("bfloat16"), LSEState(np.ones((1, 1)), np.full(1, 256.0))
+    _, factor = rounding._chain_products(64, part.lse, fmt)
+    assert 63 <= factor < math.inf
 
 
 # Empty rows cost nothing
