@@ -1,4 +1,4 @@
-"""What normalising late or early, and what a level that lags, do to the error; how often a stream is read; what is counted.
+"""What normalising early or late, and a level that lags, do to the error; passes, exponentials and divisions, counted.
 
 Errors and bounds are in units of u·Σp|v|, u the unit roundoff of float32; the scores count as exact.
 """
@@ -24,7 +24,7 @@ from fdmath.verify import reference
 
 
 class CountedTiles:
-    """A stream of the tiles of an array along its second-last axis that counts its passes and the numbers handed out."""
+    """A stream of tiles of an array along its second-last axis; counts its passes and the numbers handed out."""
 
     def __init__(self, array, tile):
         self.array, self.tile = array, tile
@@ -110,7 +110,7 @@ def measured(scores, v, state, budget):
 
 
 def at_every_tile(scores, v, tile):
-    """The Row of the recurrence that keeps o divided by l after every tile ((1c) of document A, 3.1.1, for tile = 1)."""
+    """The Row of the recurrence that keeps o divided by l after every tile (tile = 1: (1c) of document A, 3.1.1)."""
     fmt, parts = format_of("float32"), parts_of(scores, v, tile, MLOState)
     budget = rounding.fold_budget(parts, sequential, fmt, part_errors(scores, v, tile, fmt))
     return measured(scores, v, merge_all(parts, sequential), budget)
@@ -141,7 +141,7 @@ def levels_budget(parts, levels, fmt, errors):
         moved, steps = (np.where(np.isfinite(x), np.abs(x), 0.0) for x in (m - levels, np.diff(levels, axis=0)))
         sums = np.logaddexp.accumulate(np.where(empty, -np.inf, m + np.log(l)))
         share = np.where(empty, 0.0, np.exp(m - sums[-1]) * l)
-        worth = np.where(np.isinf(levels), 0.0, np.exp(levels - sums[-1]))  # of one unit of l after each part, in the end
+        worth = np.where(np.isinf(levels), 0.0, np.exp(levels - sums[-1]))  # what 1 in l after each part is in the end
         held = np.where(empty, 0.0, np.exp(m - levels) * l)
         held[1:] += np.where(np.isinf(sums[:-1]), 0.0, np.exp(sums[:-1] - levels[:-1]))
     o = acc / np.where(l == 0, 1.0, l)[..., None]
@@ -156,7 +156,8 @@ def levels_budget(parts, levels, fmt, errors):
     lost = 4 * fmt.kappa * fmt.tiny * np.sum(worth * held, axis=0)[..., None] * np.max(size, axis=0)
     o_bound = np.sum(shifted[..., None] * np.abs(o - whole) + grown[..., None] * carried, axis=0)
     o_bound = o_bound + np.sum((grown * gamma)[..., None] * (size + np.abs(whole)), axis=0) + floor + lost
-    lse_bound = np.sum(shifted + grown * gamma, axis=0) + (3 + 2 * fmt.kappa) * fmt.tiny * np.sum(worth * (1 + held), axis=0)
+    lse_bound = np.sum(shifted + grown * gamma, axis=0)
+    lse_bound = lse_bound + (3 + 2 * fmt.kappa) * fmt.tiny * np.sum(worth * (1 + held), axis=0)
     gone = np.isinf(sums[-1])
     return Budget(np.where(gone[..., None], 0.0, o_bound), np.where(gone, 0.0, lse_bound))
 

@@ -1,4 +1,4 @@
-"""Folds at levels of your choice: exact in base 2 at any level, the chain of ⊕ at the running maximum, and where they break."""
+"""Folds at levels of your choice: exact in base 2, the chain of ⊕ at the running maximum, and where they break."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_a_level_that_nothing_fits_under_loses_the_row_or_overflows(lib):
     assert holds(falling.l, [INF]) and holds(falling.acc, [[INF]])  # faults:B4: e^200, and o = ∞/∞
     assert holds(fixed.finalize().o, [[1.0]])
     above = state_at_levels(keys_of(lib.array([[-200.0, -200.0]]), v), lib.array([[0.0, 0.0]]))
-    assert same_state(above, identity((1,), 1, AccState, like=v))  # faults:B8: all weights underflow, the row looks empty
+    assert same_state(above, identity((1,), 1, AccState, like=v))  # faults:B8: all weights underflow
 
 
 def test_levels_are_as_many_as_parts(lib):

@@ -1,4 +1,4 @@
-"""Attention over streams in three passes, two and one: the same state, within bounds, each stream read as often as said."""
+"""Attention over streams in three passes, two and one: one state, within bounds, read as often as said."""
 
 import numpy as np
 import pytest

@@ -30,8 +30,8 @@ def answer(m, l, acc, s, v):
 def subject(fn):
     """The Subject that a reader's function is: the block that visits its keys once, updating by fn."""
     def block(scores, v):
-        rows = len(scores)
-        state = np.full(rows, -np.inf, scores.dtype), np.zeros(rows, scores.dtype), np.zeros((rows, v.shape[1]), v.dtype)
+        nothing = np.zeros(len(scores), scores.dtype)
+        state = nothing - np.inf, nothing, np.zeros((len(scores), v.shape[1]), v.dtype)
         for j in range(len(v)):
             state = fn(*state, scores[:, j], v[j])
         return state
