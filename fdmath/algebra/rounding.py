@@ -275,7 +275,8 @@ def _chain_products(count, level, fmt):
     level: Λ, a bound on every |S| on the way. η is infinite from B·u = 1 on; G ≤ B holds at any level, since a
     rounded S is never below its larger operand, so that no weight exceeds 1.
     """
-    one = np.where(count * fmt.u < 1, fmt.u * (level + 1.2 * fmt.kappa + 1) / (1 - count * fmt.u), np.inf)
+    room = 1 - count * fmt.u
+    one = fmt.u * (level + 1.2 * fmt.kappa + 1) / room if room > 0 else np.full_like(level, np.inf)
     fits = one < 1
     shrunk = np.where(fits, 1 + (count - 1) * one / (1 - np.where(fits, one, 0.0)), np.inf)
     rest = fmt.u * np.log(count) + (count - 1) * (fmt.kappa * fmt.u + 2 * fmt.step)
