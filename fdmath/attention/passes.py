@@ -17,20 +17,20 @@ def three_passes(q, keys, values):
     m = float("-inf")
     for k in keys:
         m = _raised(xp, m, _scores(xp, q, k))
-    l = 0.0  # noqa: E741
+    l = 0.0
     for k in keys:
-        l = l + xp.sum(_weights(xp, q, k, m), axis=-1)  # noqa: E741
+        l = l + xp.sum(_weights(xp, q, k, m), axis=-1)
     return LSEState(_weighted_sum(xp, q, keys, values, m, l), m + xp.log(l))
 
 
 def two_passes(q, keys, values):
     """The state with level and sum in one pass (the online normaliser), then the weighted sum of values."""
     xp = backends.array_namespace(q=q)
-    m, l = float("-inf"), 0.0  # noqa: E741
+    m, l = float("-inf"), 0.0
     for k in keys:
         scores = _scores(xp, q, k)
         new = _raised(xp, m, scores)
-        l = l * xp.exp(m - new) + xp.sum(xp.exp(scores - new[..., None]), axis=-1)  # noqa: E741
+        l = l * xp.exp(m - new) + xp.sum(xp.exp(scores - new[..., None]), axis=-1)
         m = new
     return LSEState(_weighted_sum(xp, q, keys, values, m, l), m + xp.log(l))
 
@@ -38,12 +38,12 @@ def two_passes(q, keys, values):
 def one_pass(q, keys, values):
     """The state with level, sum and output together, divided once, at the end (deferred normalisation)."""
     xp = backends.array_namespace(q=q)
-    m, l, acc = float("-inf"), 0.0, 0.0  # noqa: E741
+    m, l, acc = float("-inf"), 0.0, 0.0
     for k, v in zip(keys, values, strict=True):
         scores = _scores(xp, q, k)
         new = _raised(xp, m, scores)
         shrink, weights = xp.exp(m - new), xp.exp(scores - new[..., None])
-        l, acc = l * shrink + xp.sum(weights, axis=-1), acc * shrink[..., None] + weights @ v  # noqa: E741
+        l, acc = l * shrink + xp.sum(weights, axis=-1), acc * shrink[..., None] + weights @ v
         m = new
     return LSEState(acc / l[..., None], m + xp.log(l))
 

@@ -139,12 +139,12 @@ def online_as_printed_A_3_1_1(scores, v, exp=None):
     """
     xp = backends.array_namespace(scores=scores, v=v)
     exp = exp or xp.exp
-    m, l, o = scores[..., 0], xp.ones_like(scores[..., 0]), xp.zeros_like(scores[..., :1]) + v[0, :]  # noqa: E741
+    m, l, o = scores[..., 0], xp.ones_like(scores[..., 0]), xp.zeros_like(scores[..., :1]) + v[0, :]
     with backends.quiet():
         for j in range(1, scores.shape[-1]):
             new = xp.maximum(m, scores[..., j])
             kept, weight = l * exp(m - new), exp(scores[..., j] - new)
-            m, l = new, kept + weight  # noqa: E741
+            m, l = new, kept + weight
             o = (kept[..., None] * o + weight[..., None] * v[j, :]) / l[..., None]
     return m, l, o
 
