@@ -286,3 +286,12 @@ def staircase_plot(scores, levels, *, xlabel, ylabel, title):
         axes.step(keys, level, where="post", **(look | {"marker": ""}), label=name)
     figure.legend(loc="outside lower center", ncols=len(levels) + 1)
     return figure
+
+
+@style()
+def legend_in_columns(figure, columns):
+    """The figure of one axes, with its legend laid out anew below it in so many columns."""
+    for legend in list(figure.legends):
+        legend.remove()
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+    return figure

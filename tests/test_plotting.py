@@ -145,3 +145,13 @@ def test_the_staircase_plot_draws_the_scores_as_dots_and_each_level_as_steps(sho
     assert figure.axes[0].get_legend_handles_labels()[1] == ["score of a key", "largest"]
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_a_legend_of_many_series_is_laid_out_in_fewer_columns_and_lies_inside_the_figure(shown):
+    series = {f"a name of some length {i}": ([1, 2], [3, 4]) for i in range(5)}
+    figure = plotting.error_plot([1, 2], series, xlabel="keys", title="Errors")
+    assert plotting.legend_in_columns(figure, 2) is figure
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*series, "its proven bound"]
+    show(figure, alt=ALT)
+    assert legend.get_window_extent().width <= figure.bbox.width

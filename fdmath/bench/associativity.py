@@ -15,7 +15,7 @@ from fdmath.algebra import rounding
 from fdmath.algebra.rounding import Budget
 from fdmath.algebra.state import AccState, LSEState, MLOState
 from fdmath.bench.adversary import COMBINE
-from fdmath.bench.headline import Form, fold_bound, merge_printed
+from fdmath.bench.headline import Form, Row, fold_bound, merge_printed
 
 LEVELS = (0, 10, 100, 1000)
 FORMS = {
@@ -144,6 +144,13 @@ def _tree(parts, exact, budget, fmt):
     return parts.map(lambda x: x[0]), Budget(*(x[0] for x in budget))
 
 
+def merge_levels(parts):
+    """The state of `tree` over the leading axis, each of its levels one ⊕ of whole arrays."""
+    while len(parts.payload) > 1:
+        parts = _level_up(parts, len(parts.payload) // 2 * 2)
+    return parts.map(lambda x: x[0])
+
+
 def _level_up(parts, lone):
     """The parts with neighbours merged in pairs, and what has no neighbour as it is."""
     merged = fdmath.merge(parts.map(lambda x: x[:lone:2]), parts.map(lambda x: x[1:lone:2]))
@@ -185,3 +192,21 @@ def chain_states(parts):
     m = np.maximum.accumulate(rounding.exact(parts.m), axis=0)
     l = np.exp(exact.lse - m)  # noqa: E741
     return type(parts)(m, l, exact.o if parts.payload_name == "o" else l[..., None] * exact.o)
+
+
+def long_folds(kind, counts, streams=100, rows=4):
+    """order → a Row for each of `counts`: float32 keys, one a part, folded in a chain, in streams and in a tree.
+
+    The errors of o are taken against float64 sums; each count above `streams` must be a multiple of it.
+    """
+    fmt, parts = rounding.format_of("float32"), keys(kind, max(counts), rows)
+    exact, bounds, chained = prefixes(parts).o, chain_budgets(parts, fmt).o, chain(parts, counts)
+    found = {"chain": [], "streams": [], "tree": []}
+    for n in counts:
+        some = first(parts, n)
+        (dealt, of_dealt), (root, of_root) = streams_at_once(some, min(streams, n), fmt), tree_at_once(some, fmt)
+        results = (chained[n], bounds[n - 1]), (dealt, of_dealt.o), (root, of_root.o)
+        for rows_of, (state, bound) in zip(found.values(), results, strict=True):
+            error, unit = np.abs(_pair(state).o - exact[n - 1]), fmt.u * np.abs(exact[n - 1])
+            rows_of.append(Row(*(float(np.max(x)) for x in (error / unit, bound / unit, error / bound))))
+    return found

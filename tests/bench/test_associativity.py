@@ -16,6 +16,8 @@ from fdmath.bench.associativity import (
     chain_budgets,
     chain_states,
     keys,
+    long_folds,
+    merge_levels,
     prefixes,
     streams_at_once,
     three_states,
@@ -77,6 +79,7 @@ def test_the_long_folds_have_the_bits_of_the_orders(kind):
         bound = rounding.fold_budget(unstack(lone), order, FP32)
         for x, y, most in zip(_pair(state), _pair(right), bound, strict=True):
             assert np.all(np.abs(x - y) <= 2 * most)
+        assert order is not fdmath.tree or _same(merge_levels(lone), state)
         for x, y in zip(budget, bound, strict=True):
             assert np.all(np.abs(x / y - 1) <= 2.0**-20)  # float64 against float64: 2⁻²⁰ tells any two folds apart
 
@@ -115,6 +118,24 @@ def test_the_states_of_a_chain_are_those_of_its_prefixes():
             got = _pair(state.map(lambda x, n=count: x[n - 1]))
             for x, y in zip(got, _pair(right), strict=True):
                 assert np.all(np.abs(x - y) <= 2.0**-40)  # some dozens of float64 roundings of numbers below 8
+
+
+@pytest.mark.parametrize("kind", COMBINE)
+def test_long_folds_lie_within_their_bounds_and_depth_sets_the_bound(kind):
+    found = long_folds(kind, [5, 20, 400], streams=20)
+    assert all(0 <= row.error <= row.bound and row.ratio <= 1 for rows in found.values() for row in rows)
+    assert found["tree"][-1].bound < found["streams"][-1].bound < found["chain"][-1].bound
+
+
+def test_a_chain_that_is_wrong_leaves_its_bound(monkeypatch):
+    right = associativity.chain
+
+    def shifted(parts, counts):
+        return {n: type(s)(s.o + 1, s.lse) for n, s in right(parts, counts).items()}
+
+    monkeypatch.setattr(associativity, "chain", shifted)
+    found = long_folds(fdmath.LSEState, [20], streams=20)
+    assert not found["chain"][0].ratio <= 1 and found["tree"][0].ratio <= 1
 
 
 def _pair(state):
