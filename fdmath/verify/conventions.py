@@ -180,7 +180,7 @@ def flashmla_merge(o1, lse1, o2, lse2, skips_zero=True):
     return o, lse / log2e
 
 
-def vllm_v2_reduce(m1, l1, o1, m2, l2, o2, eps=1e-6):
+def vllm_v2_reduce(m1, l1, o1, m2, l2, o2, eps=1e-6):  # the program's own summand, not a tolerance
     """(m, l, o) of two partitions by vLLM's PagedAttention v2 reduce, level from −max, eps in the divisor.
 
     The program returns o alone; m and l are what it worked out on the way.
@@ -244,7 +244,7 @@ CONVENTIONS = {c.name: c for c in [
         total=1.0, hidden=-1e6, finish=divided, empty=-1e6, inside_base=2, log_base=2, marks=_below(-5e5)),
     Convention(
         "JAX Pallas decode", "JAX, pallas/ops/gpu/decode_attention.py at 103fac8: m starts at finfo.min, the mask adds "
-        "0.7 finfo.min, eps joins the divisor",
+        "0.7 finfo.min, eps joins the divisor; it returns l and m, here made lse = m + log l",
         level=-LARGEST, hidden=-0.7 * LARGEST, finish=padded(2.0**-23), empty=-0.7 * LARGEST,
         marks=_below(-0.35 * LARGEST)),
     Convention(
