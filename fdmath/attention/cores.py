@@ -15,8 +15,8 @@ from fdmath import _backends as backends
 from fdmath.algebra.state import AccState
 from fdmath.attention.softmax import finite_level, stored_level
 
-PIECE = 8192
-"""Keys that a core takes at a time, in whole tiles."""
+PIECE = 4096
+"""Keys that a core takes at a time, in whole tiles, and converts at a time from another format."""
 
 
 SHARED = 2**22
@@ -65,28 +65,29 @@ def pieces(ranges, keys=PIECE):
     return found
 
 
-def states_in_place(call, ranges, threads=1):
+def states_in_place(call, ranges):
     """The AccState of each range of keys, along a leading axis of len(ranges): m, l (T, …, Hkv, R), acc (T, …, dv).
 
-    call: a `Call` of NumPy arrays, R = g·Nq rows a KV head. threads: how many may share the work; little work, and
-    products so large that BLAS shares them out by itself, are done by one. m is stored in call.stats_dtype's precision before
-    l is taken against it, as `partial_state` does. An empty range is the identity.
+    call: a `Call` of NumPy arrays, R = g·Nq rows a KV head. call.threads may share the work; little work, and products
+    so large that BLAS shares them out by itself, are done by one. m is what call.stats_dtype holds before l
+    is taken against it, as `partial_state` does. An empty range is the identity.
     """
     heads, rows, width = call.k.shape[:-2], call.q.shape[-2], call.v.shape[-1]
     shape = (len(ranges), *heads, rows)
-    states = AccState(np.full(shape, -np.inf, call.work), np.zeros(shape, call.work), np.zeros((*shape, width), call.work))
+    m, l, acc = np.full(shape, -np.inf, call.work), np.zeros(shape, call.work), np.zeros((*shape, width), call.work)
+    states = AccState(m, l, acc)
     work = [(head, piece) for piece in pieces(ranges) for head in np.ndindex(*heads)]
     shared = call.k.nbytes + call.v.nbytes >= SHARED and rows <= FEW_ROWS
-    on_cores(lambda desk, item: _fill(states, call, *item, desk), work, threads if shared else 1)
+    on_cores(lambda desk, item: _fill(states, call, *item, desk), work, call.threads if shared else 1)
     return states
 
 
 def _fill(states, call, head, piece, desk):
     """Nothing; the states of one KV head's tiles of the piece are written to their place."""
-    k, v = (_cut(desk.rows(name, getattr(call, name)[head], piece, call.work), piece.count) for name in ("k", "v"))
+    k, v = (_cut(x[head][piece.start:piece.stop], piece.count) for x in (call.k, call.v))
     m, l, acc = (x[(slice(piece.first, piece.first + piece.count), *head)] for x in states)
     weights = desk.array("weights", (piece.count, *_padded(piece.length, call.q.shape[-2])), call.work)
-    _scores(call.q[head], k, _hidden(call, head, piece), weights)
+    _scores(call.q[head], k, _hidden(call, head, piece), weights, desk)
     np.max(weights, axis=(1, 3), out=m)
     m[...] = stored_level(np, m, call.stats_dtype)
     np.subtract(weights, finite_level(np, m)[:, None, :, None], out=weights)
@@ -96,43 +97,45 @@ def _fill(states, call, head, piece, desk):
 
 
 def _padded(keys, rows):
-    """(blocks, R, keys a block): the shape in which the weights of a tile lie, block after block, the last one padded."""
+    """(blocks, R, keys a block): how the weights of a tile lie, block after block, the last one padded."""
     block = block_keys(rows)
     return -(-keys // block), rows, min(keys, block)
 
 
 def _blocks(keys, rows):
-    """[(slice of keys, slice of blocks)]: the whole blocks together, then what is left as one."""
-    count, rest = divmod(keys, block_keys(rows))
-    parts = (slice(0, keys - rest), slice(0, count)), (slice(keys - rest, keys), slice(count, count + 1))
-    return [(own, blocks) for own, blocks in parts if own.start < own.stop]
+    """[(slice of keys, slice of blocks)]: the whole blocks, at most PIECE keys together, then what is left as one."""
+    block = block_keys(rows)
+    whole, most = keys // block, PIECE // block
+    groups = [(a, min(a + most, whole)) for a in range(0, whole, most)]
+    parts = [(slice(a * block, b * block), slice(a, b)) for a, b in groups]
+    return parts + [(slice(whole * block, keys), slice(whole, whole + 1))] * (keys > whole * block)
 
 
 def _hidden(call, head, piece):
-    """Where a row of the head does not see a key of the piece, (T, R, n); None where all is seen."""
+    """Where a row of the head does not see a key of the piece, (T, n, R); None where all is seen."""
     visible = call.visible(piece.start, piece.stop)
     if visible is None:
         return None
     shown = np.broadcast_to(visible, (*call.q.shape[:-1], piece.stop - piece.start))[head]
-    return _cut(~shown.T, piece.count).swapaxes(-1, -2)
+    return _cut(~shown.T, piece.count)
 
 
-def _scores(q, k, hidden, out):
+def _scores(q, k, hidden, out, desk):
     """Nothing; q·kᵀ, −∞ where hidden, is written to `out`: q (R, d), k (T, n, d), out (T, blocks, R, keys a block)."""
-    for keys, blocks in _blocks(k.shape[-2], q.shape[-2]):
-        count = blocks.stop - blocks.start
-        part = out[:, blocks, :, :(keys.stop - keys.start) // count]
-        np.matmul(q, _cut(k[:, keys], count).swapaxes(-1, -2), out=part)
+    for keys, blocks in _blocks(k.shape[-2], len(q)):
+        parts = _cut(desk.converted("k", k[:, keys], out.dtype), blocks.stop - blocks.start)
+        here = out[:, blocks, :, :parts.shape[-2]]
+        np.matmul(q, parts.swapaxes(-1, -2), out=here)
         if hidden is not None:
-            np.copyto(part, -np.inf, where=_cut(hidden[..., keys].swapaxes(-1, -2), count).swapaxes(-1, -2))
-        out[:, blocks, :, part.shape[-1]:] = -np.inf
+            np.copyto(here, -np.inf, where=_cut(hidden[:, keys], here.shape[1]).swapaxes(-1, -2))
+        out[:, blocks, :, here.shape[-1]:] = -np.inf
 
 
 def _weighted_sums(weights, v, out, desk):
     """Nothing; weights·v is written to `out`: weights (T, blocks, R, keys a block), v (T, n, dv), out (T, R, dv)."""
     out[...] = 0
     for keys, blocks in _blocks(v.shape[-2], out.shape[-2]):
-        parts = _cut(v[:, keys], blocks.stop - blocks.start)
+        parts = _cut(desk.converted("v", v[:, keys], out.dtype), blocks.stop - blocks.start)
         sums = desk.array("sums", (*parts.shape[:2], *out.shape[1:]), out.dtype)
         np.matmul(weights[:, blocks, :, :parts.shape[-2]], parts, out=sums)
         np.add(out, np.sum(sums, axis=1), out=out)
@@ -156,14 +159,13 @@ class Desk:
             self._memory[name] = np.empty(size, dtype)
         return self._memory[name][:size].reshape(shape)
 
-    def rows(self, name, x, piece, dtype):
-        """The piece's rows of x in the format `dtype`: x itself where it has it, else converted into this desk."""
-        x = x[piece.start:piece.stop]
+    def converted(self, name, x, dtype):
+        """x in the format `dtype`: x itself where it has it, else a copy on this desk."""
         if x.dtype == dtype:
             return x
-        converted = self.array(name, x.shape, dtype)
-        np.copyto(converted, x)
-        return converted
+        copy = self.array(name, x.shape, dtype)
+        backends.copy_to(copy, x)
+        return copy
 
 
 def on_cores(task, items, workers):

@@ -63,8 +63,10 @@ def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale,
     check_kind(kind)
     check_order(order)
     call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
-    states = tile_states(call, key_ranges(call.keys, tile, num_splits), kind)
-    return call.finish(merge_all(states, order))
+    # No order of the caller's is given these states, and NumPy is quicker with the few numbers that they are.
+    here = call.in_memory() if order is flat else None
+    merged = merge_all(tile_states(here or call, key_ranges(call.keys, tile, num_splits), kind), order)
+    return call.finish(merged.map(lambda x: backends.from_memory(x, call.q)))
 
 
 def tile_states(call, ranges, kind=LSEState):
@@ -73,7 +75,7 @@ def tile_states(call, ranges, kind=LSEState):
     On a CPU, where no derivative is asked for, the cores share the tiles and work in place (`cores.py`).
     """
     if here := call.in_memory():
-        states = states_in_place(here, ranges, backends.threads(call.q))
+        states = states_in_place(here, ranges)
         with backends.quiet():
             return in_spelling(states.map(lambda x: backends.from_memory(x, call.q)), kind, call.stats_dtype)
     return stack([

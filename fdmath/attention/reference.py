@@ -35,6 +35,7 @@ class Call:
     out_dtype: str
     stats_dtype: str
     scale: float
+    threads: int
 
     @property
     def keys(self):
@@ -138,7 +139,8 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
     queries, q = q.shape[-2], backends.cast(q, work)
     folded = xp.reshape(q, (*k.shape[:-2], group * queries, q.shape[-1]))
     hides = bool(causal) and queries > 1  # aligned bottom-right, a single query sees every key
-    call = Call(xp, folded * scale, k, v, group, queries, hides, mask, out_shape, out, stats, scale)
+    call = Call(xp, folded * scale, k, v, group, queries, hides, mask, out_shape, out, stats, scale,
+                backends.threads(q))
     return call.without_unseen()
 
 

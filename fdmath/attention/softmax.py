@@ -96,7 +96,7 @@ def _block(xp, scores, v, stats):
 
 
 def stored_level(xp, top, stats):
-    """The reference level m that a state stores: top as the format `stats` holds it, NaN where no level is lawful (+∞)."""
+    """The reference level m that a state stores: top as the format `stats` holds it; NaN for +∞, which is no level."""
     top = backends.cast(backends.cast(top, stats), backends.float_name(top))
     return backends.filled(xp, top, top == float("inf"), float("nan"))
 

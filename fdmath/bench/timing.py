@@ -1,4 +1,4 @@
-"""Times that can be compared: several callables run in turn, in one process, and their medians set against each other."""
+"""Times that can be compared: several callables run in turn, in one process, a median for each."""
 
 import statistics
 import time
@@ -16,7 +16,7 @@ class Timing:
     most: float
 
 
-def alternating(subjects, rounds=7, warm=1, least=2e-3, progress=False):
+def alternating(subjects, rounds=7, warm=1, least=0.002, progress=False):  # seconds of a turn, no tolerance
     """name → Timing of callables without arguments, run in turn: one round asks each once, then the next round.
 
     In turn, so that what slows the machine for a while slows all of them. A callable that takes less than

@@ -32,7 +32,17 @@ def parser():
                     "Without a target: the matrix law x subject of fdmath's own functions.",
         epilog="exit code: 0 all laws hold, 1 a law is broken, 2 it could not run")
     p.add_argument("target", nargs="?", help="package.module:function, importable from here")
-    p.add_argument("--role", choices=ROLES, default="merge", help="what the function is (default: merge)")
+    add_declarations(p)
+    p.add_argument("--laws", help="only these laws, with commas")
+    p.add_argument("--cases", type=int, default=CASES, help=f"inputs a law (default: {CASES})")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for the whole matrix")
+    p.add_argument("--json", metavar="FILE", help="write the report as JSON too")
+    return p
+
+
+def add_declarations(p, roles=ROLES):
+    """Nothing; the parser p takes the options in which a user declares what a function is."""
+    p.add_argument("--role", choices=roles, default=roles[0], help=f"what the function is (default: {roles[0]})")
     p.add_argument("--library", choices=("numpy", "torch"), default="numpy", help="the arrays that it takes")
     p.add_argument("--kind", choices=KINDS, default="lse", help="the spelling of its states (merges and blocks)")
     p.add_argument("--log-base", choices=("e", "2"), default="e", help="the base of every lse")
@@ -46,11 +56,6 @@ def parser():
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
     p.add_argument("--claims", default="", help="laws claimed bit for bit, and theorems claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")
-    p.add_argument("--laws", help="only these laws, with commas")
-    p.add_argument("--cases", type=int, default=CASES, help=f"inputs a law (default: {CASES})")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for the whole matrix")
-    p.add_argument("--json", metavar="FILE", help="write the report as JSON too")
-    return p
 
 
 def main(argv=None):
@@ -60,7 +65,7 @@ def main(argv=None):
     laws = args.laws.split(",") if args.laws else None
     try:
         if args.target:
-            report = _with_progress([_subject(args)], laws, args.cases)
+            report = _with_progress([declared_subject(args)], laws, args.cases)
         else:
             report = own_matrix(laws, args.cases, args.jobs)
     except Exception as error:  # importing a target may raise anything
@@ -85,7 +90,8 @@ def main(argv=None):
     return report.exit_code
 
 
-def _subject(args):
+def declared_subject(args):
+    """The Subject that args.target, package.module:function, and the declarations in args name."""
     module, _, name = args.target.partition(":")
     if not name:
         raise ValueError(f"target must be package.module:function; got {args.target!r}")

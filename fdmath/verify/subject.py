@@ -144,7 +144,7 @@ class Subject:
     def adopt(self, got, like=None):
         """The state that the subject's arrays `got` mean, as NumPy arrays with natural lse; SubjectError if none."""
         kind = self.kind if self.role in ("merge", "merge_many", "block") else LSEState
-        arrays = list(got) if isinstance(got, (tuple, list)) else None
+        arrays = list(got) if isinstance(got, (tuple, list, kind)) else None
         if arrays is None or len(arrays) != (2 if kind is LSEState else 3):
             raise SubjectError(f"must return {kind.__name__}'s arrays; got {type(got).__name__}")
         try:

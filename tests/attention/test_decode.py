@@ -21,8 +21,8 @@ from fdmath import (
     streams,
     tree,
 )
-from fdmath.algebra.rounding import unit_roundoff
 from fdmath.algebra.merge import unstack
+from fdmath.algebra.rounding import unit_roundoff
 from fdmath.attention.decode import DEFAULT_TILE, key_ranges, tile_states
 from fdmath.attention.reference import prepare
 from tests.algebra.judgement import judge

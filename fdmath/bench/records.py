@@ -1,0 +1,78 @@
+"""Recorded measurements: rows of figures as JSON, with what is needed to measure them again.
+
+A record is {schema, command, commit, device, versions, date, rows, …}, in `fdmath/bench/results/` under the name
+{what}-{device}-{date}.json, so that the newest of a kind is the last by name.
+"""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata, resources
+from pathlib import Path
+
+SCHEMA = 1
+
+
+def provenance(command, packages, measured, device=None):
+    """The head of a record, a dict: schema, command, commit, device, versions of the packages, date.
+
+    measured: files and folders, relative to the package, of what is measured (see `commit`). device: words; without
+    them the processor, by its architecture and the number of its cores.
+    """
+    return {
+        "schema": SCHEMA, "command": command, "commit": commit(measured),
+        "device": device or f"{platform.machine()} CPU, {os.cpu_count()} cores",
+        "versions": {name: metadata.version(name) for name in packages if _here(name)},
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _here(package):
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def commit(measured):
+    """The commit of what is measured, with "+" if its files differ from it; "unknown" where git cannot say."""
+    git = ["git", "-C", str(Path(__file__).parents[1])]
+    try:
+        head, changed = (subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
+                         for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *measured]))
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head + ("+" if changed else "")
+
+
+def text_of(head, rows):
+    """The record as JSON text: the head, then one line for each row, floats to four digits."""
+    lines = [json.dumps(_rounded(row), ensure_ascii=False) for row in rows]
+    return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _rounded(x):
+    if isinstance(x, dict):
+        return {name: _rounded(value) for name, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_rounded(value) for value in x]
+    return float(f"{x:.4g}") if isinstance(x, float) else x
+
+
+def write(folder, what, head, rows):
+    """The path of the record that is now in the folder: {what}-{date}.json."""
+    path = Path(folder) / f"{what}-{head['date']}.json"
+    path.write_text(text_of(head, rows), encoding="utf-8", newline="\n")
+    return path
+
+
+def newest(what):
+    """(head, rows) of the newest record in the package whose name begins with `what`; FileNotFoundError for none."""
+    folder = resources.files("fdmath") / "bench" / "results"
+    paths = sorted((p for p in folder.iterdir() if p.name.startswith(f"{what}-")), key=lambda p: p.name)
+    if not paths:
+        raise FileNotFoundError(f"no record of {what!r} in this package")
+    record = json.loads(paths[-1].read_text(encoding="utf-8"))
+    return {name: x for name, x in record.items() if name != "rows"}, record["rows"]

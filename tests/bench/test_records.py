@@ -1,0 +1,40 @@
+"""Records of measurements: written with what is needed to repeat them, read back as they were."""
+
+import json
+
+import pytest
+
+from fdmath.bench import records
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path):
+    head = records.provenance("fdmath bench this", ("numpy", "no-such-package"), ("bench",))
+    path = records.write(tmp_path, "this-cpu", head, [{"a": 1, "b": 1.23456789}, [0.000123456, "x", None]])
+    read = json.loads(path.read_text(encoding="utf-8"))
+    assert path.name == f"this-cpu-{head['date']}.json"
+    assert read["rows"] == [{"a": 1, "b": 1.235}, [0.0001235, "x", None]]
+    assert set(read) == {"schema", "command", "commit", "device", "versions", "date", "rows"}
+    assert list(read["versions"]) == ["numpy"] and read["command"] == "fdmath bench this"
+
+
+def test_the_commit_says_whether_the_files_differ(monkeypatch):
+    calls = []
+
+    def git(words, **how):
+        calls.append(words[3:])
+        return type("Done", (), {"stdout": "abc123\n" if "rev-parse" in words else calls and " M x\n"})
+
+    monkeypatch.setattr(records.subprocess, "run", git)
+    assert records.commit(("algebra",)) == "abc123+"
+    assert calls[1] == ["status", "--porcelain", "--", "algebra"]
+
+    def none(*words, **how):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(records.subprocess, "run", none)
+    assert records.commit(("algebra",)) == "unknown"
+
+
+def test_what_was_not_recorded_is_said():
+    with pytest.raises(FileNotFoundError, match="no record of 'nothing-of-the-kind'"):
+        records.newest("nothing-of-the-kind")
