@@ -8,14 +8,9 @@ and bounds are in u·Σp|v|, u the unit roundoff of the inputs' format, which is
 """
 
 import argparse
-import datetime
-import json
 import math
-import platform
-import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata, resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +22,7 @@ from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.merge import unstack
 from fdmath.algebra.state import AccState, LSEState, MLOState
+from fdmath.bench import records
 
 LENGTHS = (1024, 4096, 16384, 65536, 131072)
 TILES = (16, 64, 256, 1024, 4096, 16384)
@@ -36,8 +32,8 @@ KINDS = {"o/lse": LSEState, "m/l/o": MLOState, "m/l/acc": AccState}
 ORDERS = {"chain": fdmath.sequential, "streams": fdmath.streams(5), "tree": fdmath.tree, "flat": fdmath.flat}
 HEADS = ("smollm2/sink", "smollm2/flat", "smollm2/peaked", "smollm2/plain")
 DIM, VALUE_DIM = 64, 8
-RECORD = "error_grid-cpu-"
-"""How the names of recorded grids begin; the date follows."""
+RECORD = "error_grid-cpu"
+MEASURED = ("algebra", "attention", "bench/grid.py", "_backends.py")
 
 
 class Row(NamedTuple):
@@ -183,33 +179,9 @@ def select(rows, **wanted):
 
 
 def recorded():
-    """(provenance, rows): where, when and with what the newest recorded grid was measured, and the list of its Rows."""
-    results = (resources.files("fdmath") / "bench" / "results").iterdir()
-    path = max((path for path in results if path.name.startswith(RECORD)), key=lambda path: path.name)
-    record = json.loads(path.read_text(encoding="utf-8"))
-    return {name: x for name, x in record.items() if name not in ("columns", "rows")}, [Row(*r) for r in record["rows"]]
-
-
-def record(rows, command):
-    """The record of Rows as a JSON text: provenance, then a line for each row, its figures to four digits."""
-    head = {
-        "schema": 1, "command": command, "commit": commit(), "device": f"{platform.machine()} CPU, NumPy",
-        "versions": {name: metadata.version(name) for name in ("numpy", "ml_dtypes", "python-flint")},
-        "date": datetime.date.today().isoformat(), "unit": "error, bound: u·Σp|v|", "columns": list(Row._fields),
-    }
-    lines = [json.dumps([float(f"{x:.4g}") if isinstance(x, float) else x for x in row]) for row in rows]
-    return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
-
-
-def commit():
-    """The commit of what is measured, with "+" if the files differ from it; "unknown" where git cannot say."""
-    git, measured = ["git", "-C", str(Path(__file__).parents[1])], ["algebra", "attention", "bench/grid.py"]
-    try:
-        head, changed = (subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
-                         for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *measured]))
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return head + ("+" if changed else "")
+    """(head, rows): where, when and with what the newest recorded grid was measured, and the list of its Rows."""
+    head, rows = records.newest(RECORD)
+    return head, [Row(*row) for row in rows]
 
 
 def main(argv=None):
@@ -220,9 +192,9 @@ def main(argv=None):
     options = parser.parse_args(argv)
     rows = list(grid(options.lengths, progress=True))
     if options.record:
-        path = options.record / f"{RECORD}{datetime.date.today().isoformat()}.json"
         command = f"python -m fdmath.bench.grid --lengths {' '.join(map(str, options.lengths))}"
-        path.write_text(record(rows, command), encoding="utf-8", newline="\n")
+        head = records.provenance(command, ("numpy", "ml_dtypes", "python-flint"), MEASURED)
+        records.write(options.record, RECORD, {**head, "unit": "u·Σp|v|", "columns": Row._fields}, rows)
     worst = max(rows, key=lambda row: row.ratio)
     print(f"{len(rows)} cells; worst error / bound {worst.ratio:.3g}: {worst}")
     return 0 if all(row.ratio <= 1 for row in rows) else 1

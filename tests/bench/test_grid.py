@@ -1,6 +1,5 @@
 """The error grid: its inputs, its cells within their bounds, wrong code outside them, and the record."""
 
-import json
 import math
 
 import numpy as np
@@ -98,25 +97,26 @@ def test_the_grid_has_no_tile_longer_than_its_sequence():
     assert cells[1, 0] == row.error
 
 
-def test_a_record_reads_back(rows, tmp_path, monkeypatch):
-    path = tmp_path / "bench" / "results" / f"{grid.RECORD}2026-01-01.json"
-    path.parent.mkdir(parents=True)
-    path.with_name(f"{grid.RECORD}2025-01-01.json").write_text("older", encoding="utf-8")
-    path.write_text(grid.record(rows, "a command"), encoding="utf-8")
-    monkeypatch.setattr(grid.resources, "files", lambda package: tmp_path)
-    about, back = grid.recorded()
-    assert about["schema"] == 1 and about["command"] == "a command"
-    assert {"commit", "device", "versions", "date"} <= set(about)
-    assert [row[:6] for row in back] == [row[:6] for row in rows]
+def test_what_the_command_records_reads_back(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "bench" / "results"
+    folder.mkdir(parents=True)
+    assert grid.main(["--lengths", "32", "--record", str(folder)]) == 0
+    assert "worst error / bound" in capsys.readouterr().out
+    monkeypatch.setattr(grid.records.resources, "files", lambda package: tmp_path)
+    head, back = grid.recorded()
+    rows = list(grid.grid((32,)))
+    assert head["command"].endswith("--lengths 32") and {"commit", "device", "versions", "date"} <= set(head)
+    assert [row[:6] for row in back] == [row[:6] for row in rows] and len(rows) == 2 * 3 * 12
     assert all(float(f"{a:.4g}") == b for row, got in zip(rows, back, strict=True)
                for a, b in zip(row[6:], got[6:], strict=True))
 
 
-def test_the_command_records_and_says_the_worst_cell(tmp_path, capsys):
-    assert grid.main(["--lengths", "32", "--record", str(tmp_path)]) == 0
-    assert "worst error / bound" in capsys.readouterr().out
-    (path,) = tmp_path.iterdir()
-    assert len(json.loads(path.read_text(encoding="utf-8"))["rows"]) == 2 * 3 * 12
+def test_the_recorded_grid_is_whole_and_within_its_bounds():
+    _, rows = grid.recorded()
+    cells = {row[:6] for row in rows}
+    steps = [(n, t) for n in grid.LENGTHS for t in grid.TILES if t <= n]
+    assert len(rows) == len(cells) == len(steps) * len(grid.KINDS) * len(grid.ORDERS) * len(grid.LEVELS) * len(grid.DTYPES)
+    assert all(row.ratio <= 1 and row.error <= row.bound for row in rows)
 
 
 def test_the_command_fails_where_a_bound_is_broken(monkeypatch, capsys):
