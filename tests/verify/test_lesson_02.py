@@ -1,0 +1,61 @@
+"""The exercise of notebook 02: the answer is right, and the wrong updates that readers write are refuted."""
+
+import numpy as np
+import pytest
+
+from fdmath.verify.answers import lesson_02
+from fdmath.verify.exercises import exercise
+
+
+def without_guards(m, l, acc, s, v):
+    new = np.maximum(m, s)
+    shrink, weight = np.exp(m - new), np.exp(s - new)
+    return new, shrink * l + weight, shrink[:, None] * acc + weight[:, None] * v
+
+
+def changed(**pieces):
+    """The answer with its factor or its level replaced."""
+    def update(m, l, acc, s, v):
+        new = pieces.get("level", np.maximum)(m, s)
+        finite = np.where(new == -np.inf, 0, new)
+        shrink, weight = pieces.get("shrink", lambda m, new: np.exp(m - new))(m, finite), np.exp(s - finite)[:, None]
+        return new, shrink * l + weight[:, 0], shrink[:, None] * acc + np.where(weight > 0, weight * v, 0)
+
+    return update
+
+
+WRONG = {
+    "without guards": without_guards,
+    "never rescaled": changed(shrink=lambda m, new: np.ones_like(m)),
+    "factor inverted": changed(shrink=lambda m, new: np.where(np.isinf(m), 0, np.exp(new - m))),
+    "each key's own level": changed(level=lambda m, s: np.where(s == -np.inf, m, s)),
+    "level never below 0": changed(level=lambda m, s: np.maximum(np.maximum(m, s), 0)),
+}
+
+
+def said(capsys, fn):
+    exercise("02", fn, cases=10)
+    return capsys.readouterr().out
+
+
+def test_the_answer_is_right(capsys):
+    assert said(capsys, lesson_02.answer).startswith("Exercise 02: right, all ")
+    assert said(capsys, changed()).startswith("Exercise 02: right, all ")
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_update_is_refuted_by_an_input(capsys, wrong):
+    out = said(capsys, WRONG[wrong])
+    assert out.startswith("Exercise 02: not yet, ")
+    assert "scores = np.array(" in out
+
+
+def test_every_key_is_visited_once_and_alone():
+    seen = []
+
+    def update(m, l, acc, s, v):
+        seen.append((s.tolist(), v.tolist()))
+        return m, l, acc
+
+    lesson_02.subject(update).fn(np.float32([[1, 2], [3, 4]]), np.float32([[5], [6]]))
+    assert seen == [([1, 3], [5]), ([2, 4], [6])]
