@@ -15,7 +15,7 @@ from pathlib import Path
 from fdmath import _backends as backends
 from fdmath.verify.judge import verify
 
-LESSONS = {number: f"fdmath.verify.answers.lesson_{number}" for number in ("00", "01", "02", "03", "04", "05", "06", "07")}
+LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in ("00", "01", "02", "03", "04", "05", "06", "07")}
 
 ANSWER = "answer"
 """The tag of cells that a student's copy lacks."""
