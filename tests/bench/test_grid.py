@@ -115,7 +115,8 @@ def test_the_recorded_grid_is_whole_and_within_its_bounds():
     _, rows = grid.recorded()
     cells = {row[:6] for row in rows}
     steps = [(n, t) for n in grid.LENGTHS for t in grid.TILES if t <= n]
-    assert len(rows) == len(cells) == len(steps) * len(grid.KINDS) * len(grid.ORDERS) * len(grid.LEVELS) * len(grid.DTYPES)
+    ways = len(grid.KINDS) * len(grid.ORDERS) * len(grid.LEVELS) * len(grid.DTYPES)
+    assert len(rows) == len(cells) == len(steps) * ways
     assert all(row.ratio <= 1 and row.error <= row.bound for row in rows)
 
 
