@@ -1,0 +1,113 @@
+"""⊕ of many pairs (o, lse) at once, as a Triton kernel: one row and one cut of its dv columns a program."""
+
+import torch
+import triton
+import triton.language as tl
+
+from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
+
+PARTS = 64
+"""Parts that a program takes at a time: a constant, so that the order of a sum does not depend on how many there are."""
+
+CUT = 32
+"""Columns of o a program: the more programs a row, the less each has to read."""
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit(do_not_specialize=["parts", "heads", "queries"])
+def merge_kernel(
+    o_parts, lse_parts, o, lse, parts, heads, queries,
+    o_part, o_part_row, lse_part, lse_part_row, o_batch, o_head, o_query, lse_batch, lse_head, lse_query,
+    WIDTH: tl.constexpr, CUT: tl.constexpr, PARTS: tl.constexpr, EARLY: tl.constexpr,
+):
+    """One row and CUT columns: o = Σ c_b·o_b / Σ c_b and lse = S + log Σ c_b, with c_b = e^(S_b − S), S = max S_b.
+
+    o_parts (parts, rows, WIDTH) and lse_parts (parts, rows) by their strides; row = (batch·heads + head)·queries
+    + query of o and lse. Parts are taken PARTS at a time; when S grows, the sums are moved to the new level.
+    """
+    row, columns = tl.program_id(0), tl.program_id(1) * CUT + tl.arange(0, CUT)
+    if EARLY:  # this program may have been started while the parts were still being made: wait for them
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    o_parts += row.to(tl.int64) * o_part_row
+    lse_parts += row.to(tl.int64) * lse_part_row
+    level = float("-inf")
+    total = tl.zeros([CUT], tl.float32)
+    acc = tl.zeros([CUT], tl.float32)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        there = part < parts
+        inside = there[:, None] & (columns < WIDTH)[None, :]
+        s = tl.load(lse_parts + part.to(tl.int64) * lse_part, mask=there, other=float("-inf")).to(tl.float32)
+        y = tl.load(o_parts + part.to(tl.int64)[:, None] * o_part + columns[None, :], mask=inside, other=0.0)
+        y = tl.where((s == float("-inf"))[:, None], 0.0, y.to(tl.float32))  # selected: an empty part may hold NaN
+        top = tl.maximum(level, tl.max(s, 0))
+        reference = tl.where(top == float("-inf"), 0.0, top)
+        alpha = tl.exp2((level - reference) * LOG2E)
+        c = tl.broadcast_to(tl.exp2((s - reference) * LOG2E)[:, None], [PARTS, CUT])
+        total = alpha * total + tl.sum(c, 0)  # summed as a column is, so that equal o stay what they are
+        acc = alpha * acc + tl.sum(c * y, 0)
+        level = top
+    divisor = tl.where(total == 0, 1.0, total)
+    query, head, batch = row % queries, (row // queries) % heads, (row // queries) // heads
+    o += batch.to(tl.int64) * o_batch + head.to(tl.int64) * o_head + query.to(tl.int64) * o_query
+    lse += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head + query.to(tl.int64) * lse_query
+    tl.store(o + columns, (acc / divisor).to(o.dtype.element_ty), mask=columns < WIDTH)
+    natural = (level + tl.log(divisor)).to(lse.dtype.element_ty)
+    tl.store(lse + columns * 0, natural, mask=columns == 0)
+
+
+INTERPRETED = not isinstance(merge_kernel, triton.JITFunction)
+"""Whether the kernels of this process run in Triton's interpreter."""
+
+
+def launch_merge(o_parts, lse_parts, o, lse, early=False):
+    """Nothing; the merge of the parts is written to o and lse.
+
+    o_parts (P, R, dv), lse_parts (P, R); o (B, H, N, dv), lse (B, H, N) with B·H·N = R. Any strides but that of
+    dv, which is 1. early: the launch need not wait for the kernel before it; the kernel itself does.
+    """
+    parts, rows, width = o_parts.shape
+    merge_kernel[rows, triton.cdiv(width, CUT)](
+        o_parts, lse_parts, o, lse, parts, o.shape[1], o.shape[2],
+        *o_parts.stride()[:2], *lse_parts.stride(), *o.stride()[:3], *lse.stride(),
+        WIDTH=width, CUT=CUT, PARTS=PARTS, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
+    )  # fmt: skip
+
+
+def merge_states(o, lse):
+    """The attention state (o, lse) of all parts together: ⊕ of any number of pairs, parts along the leading axis.
+
+    o: (P, …, dv), lse: (P, …), P ≥ 1, torch tensors of float16, bfloat16 or float32 (each of its own), on a CUDA
+    device or, in Triton's interpreter, the CPU; lse is the natural logarithm. The result, (…, dv) and (…), keeps both
+    formats; work is in float32. A part with lse = −∞ changes nothing, bit for bit, whatever its o holds; lse = +∞
+    gives NaN. Deterministic. One host call, no synchronisation. No gradient.
+    Raises TypeError for other kinds, dtypes or devices, ValueError for shapes. Source: document A, 2.3.4.
+    """
+    check_tensors(o=o, lse=lse)
+    LSEState(o, lse)
+    if o.ndim < 2 or o.shape[0] < 1:
+        raise ValueError(f"o must have a leading axis of at least one part, (P, …, dv); got shape {tuple(o.shape)}")
+    rows, width = lse[0].numel(), o.shape[-1]
+    out = torch.empty(o.shape[1:], dtype=o.dtype, device=o.device)
+    out_lse = torch.empty(lse.shape[1:], dtype=lse.dtype, device=o.device)
+    flat = o.reshape(len(o), rows, width).contiguous(), lse.reshape(len(o), rows)
+    if out.numel():
+        with torch.cuda.device_of(o):
+            launch_merge(*flat, out.view(1, 1, rows, width), out_lse.view(1, 1, rows))
+    return LSEState(out, out_lse)
+
+
+def check_tensors(**tensors):
+    """Nothing; raises TypeError, naming the argument, for what the kernels of this process cannot read."""
+    backends.array_namespace(**tensors)
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}")
+        if backends.float_name(x, name) == "float64":
+            raise TypeError(f"{name} must be float16, bfloat16 or float32; got float64")
+        if not (x.is_cuda or INTERPRETED):
+            raise TypeError(f"{name} must be on a CUDA device (on the CPU these kernels run with TRITON_INTERPRET=1 set "
+                            f"before they are imported); got {x.device}")

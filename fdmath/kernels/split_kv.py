@@ -1,0 +1,367 @@
+"""FlashDecoding as Triton kernels: one kernel makes a state of every split of the keys, `merge.py`'s ⊕-es them.
+
+The steps, naive first; `STEPS` holds the settings of each, and one check judges them all:
+
+1. one program a query head reads all its keys alone (`one_program_a_head_kernel`): with few heads, few
+   multiprocessors are busy;
+2. split: a head's keys go to num_splits programs, each with a state of its own, and a second kernel merges them;
+3. packed: the query heads that share a KV head become rows of one program, so that K and V are read once a group;
+4. merged early: the second kernel is started while the first still runs, and waits for it where it needs it;
+5. started early: so is the first kernel, behind whatever ran before.
+
+Scores carry the factor log₂e inside, because hardware computes 2^x; lse is natural wherever it is stored.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
+from fdmath.attention.decode import key_ranges
+from fdmath.attention.reference import check_scale, check_shapes
+from fdmath.kernels.merge import INTERPRETED, check_tensors, launch_merge
+from fdmath.kernels.plan import Plan, decode_plan
+
+LARGEST_DIM, LARGEST_QUERIES, LARGEST_ROWS = 256, 16, 64
+LOG2E = 1 / math.log(2)
+LN2 = tl.constexpr(math.log(2))
+
+STEPS = {
+    "one program a head": {"packed": False, "num_splits": 1, "early": 0},
+    "split": {"packed": False, "early": 0},
+    "packed": {"early": 0},
+    "merged early": {"early": 1},
+    "started early": {"early": 2},
+}
+"""The options of `split_kv_decode` that stop at each step; from "packed" on K and V are read once."""
+
+
+@triton.jit
+def one_program_a_head_kernel(
+    q, k, v, o, lse, scale, keys, q_batch, q_head, k_batch, k_head, k_key, v_batch, v_head, v_key, o_batch, o_head,
+    lse_batch, lse_head, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """The state (o, lse) of one query of one head: online softmax over all its keys, BLOCK at a time.
+
+    The first step, in its plainest form: DIM a power of two, dv = d, every key in use, at least one.
+    """
+    head, batch = tl.program_id(0), tl.program_id(1)
+    dims = tl.arange(0, DIM)
+    query = tl.load(q + batch * q_batch + head * q_head + dims).to(tl.float32)
+    k += batch * k_batch + head // GROUP * k_head
+    v += batch * v_batch + head // GROUP * v_head
+    m, l, acc = float("-inf"), 0.0, tl.zeros([DIM], tl.float32)
+    for first in range(0, keys, BLOCK):
+        key = first + tl.arange(0, BLOCK)
+        inside = (key < keys)[:, None]
+        k_block = tl.load(k + key[:, None] * k_key + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+        v_block = tl.load(v + key[:, None] * v_key + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+        s = tl.where(key < keys, tl.sum(query[None, :] * k_block, 1) * scale, float("-inf"))
+        top = tl.maximum(m, tl.max(s, 0))
+        alpha, p = tl.exp2(m - top), tl.exp2(s - top)
+        l = alpha * l + tl.sum(p, 0)
+        acc = alpha * acc + tl.sum(p[:, None] * v_block, 0)
+        m = top
+    tl.store(o + batch * o_batch + head * o_head + dims, (acc / l).to(o.dtype.element_ty))
+    tl.store(lse + batch * lse_batch + head * lse_head, (m + tl.log2(l)) * LN2)
+
+
+@triton.jit
+def keys_in_use(seq_starts, seq_lens, batch, keys):
+    """(start, length, lawful): the first slot of a sequence and its keys, cut to the cache; whether they were in it."""
+    start = tl.load(seq_starts + batch).to(tl.int64) if seq_starts is not None else tl.zeros([], tl.int64)
+    length = tl.load(seq_lens + batch).to(tl.int64) if seq_lens is not None else keys - start
+    lawful = (start >= 0) & (length >= 0) & (start + length <= keys)
+    start = tl.minimum(tl.maximum(start, 0), keys)
+    return start, tl.minimum(tl.maximum(length, 0), keys - start).to(tl.int32), lawful
+
+
+@triton.jit
+def keys_of_split(split, num_splits, tile, length):
+    """(first, last): split number `split` of `length` keys holds first ≤ j < last (`key_ranges` of `attention.decode`).
+
+    tile > 0: tiles of that many keys; else num_splits even parts.
+    """
+    size, larger = length // num_splits, length % num_splits
+    even = split * size + tl.minimum(split, larger)
+    first = tl.where(tile > 0, tl.minimum(split * tile, length), even)
+    last = tl.where(tile > 0, first + tile, even + size + (split < larger).to(tl.int32))
+    return first, tl.minimum(last, length)
+
+
+@triton.jit(do_not_specialize=["keys", "tile", "num_splits", "programs"])
+def split_kv_kernel(
+    q, k, v, o, lse, seq_starts, seq_lens, scale, keys, tile, num_splits, programs, queries,
+    q_batch, q_head, q_query, k_batch, k_head, k_key, v_batch, v_head, v_key,
+    o_split, o_batch, o_head, o_query, lse_split, lse_batch, lse_head, lse_query,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, DIMS: tl.constexpr, WIDTHS: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr,
+    CHECK: tl.constexpr, EARLY: tl.constexpr,
+):
+    """The state (o, lse) that some rows of a sequence have of one split of its keys.
+
+    A row is one query of one of the PACKED query heads of a program, which share a KV head (GROUP share it in all);
+    `programs` of them make up the heads, and each takes ROWS rows at a time. scale holds log₂e. DIMS and WIDTHS are
+    DIM and WIDTH up to a power of two. WIDE: multiply in float32, as the interpreter must.
+    """
+    if EARLY:  # the next kernel may start when it likes; this one waits until what it reads is written
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+    # Which rows, of which sequence, and which of its keys.
+    blocks = tl.cdiv(PACKED * queries, ROWS)
+    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    batch = (tl.program_id(0) // blocks // programs).to(tl.int64)
+    first_head = tl.program_id(0) // blocks % programs * PACKED
+    head, query, split = (first_head + row // queries).to(tl.int64), row % queries, tl.program_id(1)
+    start, length, lawful = keys_in_use(seq_starts, seq_lens, batch, keys)
+    first, last = keys_of_split(split, num_splits, tile, length)
+
+    dims, columns = tl.arange(0, DIMS), tl.arange(0, WIDTHS)
+    real, real_dims, real_columns = row < PACKED * queries, dims < DIM, columns < WIDTH
+    q += batch * q_batch + head * q_head + query.to(tl.int64) * q_query
+    k += batch * k_batch + (first_head // GROUP).to(tl.int64) * k_head + start * k_key
+    v += batch * v_batch + (first_head // GROUP).to(tl.int64) * v_head + start * v_key
+    q_rows = tl.load(q[:, None] + dims[None, :], mask=real[:, None] & real_dims[None, :], other=0.0)
+    if WIDE:
+        q_rows = q_rows.to(tl.float32)
+
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    l = tl.zeros([ROWS], tl.float32)
+    divisor = tl.zeros([ROWS], tl.float32)  # the sum of the weights that acc has seen, rounded: v = 1 gives o = 1
+    acc = tl.zeros([ROWS, WIDTHS], tl.float32)
+    for block in range(first, last, BLOCK):
+        key = block + tl.arange(0, BLOCK)
+        inside, slot = key < last, key.to(tl.int64)
+        k_block = tl.load(k + slot[None, :] * k_key + dims[:, None], inside[None, :] & real_dims[:, None], 0.0)
+        v_block = tl.load(v + slot[:, None] * v_key + columns[None, :], inside[:, None] & real_columns[None, :], 0.0)
+        if WIDE:
+            k_block, v_block = k_block.to(tl.float32), v_block.to(tl.float32)
+        s = tl.dot(q_rows, k_block, input_precision="ieee") * scale
+        seen = inside[None, :]
+        if CAUSAL:
+            seen = seen & (key[None, :] <= query[:, None] + length - queries)
+        s = tl.where(seen, s, float("-inf"))
+        top = tl.maximum(m, tl.max(s, 1))
+        reference = tl.where(top == float("-inf"), 0.0, top)
+        alpha, p = tl.exp2(m - reference), tl.exp2(s - reference[:, None])
+        rounded = p.to(v.dtype.element_ty).to(v_block.dtype)
+        l = alpha * l + tl.sum(p, 1)
+        divisor = alpha * divisor + tl.sum(rounded.to(tl.float32), 1)
+        acc = tl.dot(rounded, v_block, acc * alpha[:, None], input_precision="ieee")
+        m = top
+
+    nothing = l == 0
+    natural = (m + tl.log2(tl.where(nothing, 1.0, l))) * LN2
+    result = acc / tl.where(nothing, 1.0, divisor)[:, None]
+    if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
+        natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
+    o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
+    lse += split.to(tl.int64) * lse_split + batch * lse_batch + head * lse_head + query.to(tl.int64) * lse_query
+    tl.store(o[:, None] + columns[None, :], result.to(o.dtype.element_ty), real[:, None] & real_columns[None, :])
+    tl.store(lse, natural, real)
+
+
+def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None, tile=None, causal=False, scale=None,
+                    out=None, workspace=None, check=False):
+    """The attention state (o, lse) of few queries a sequence, by FlashDecoding on a CUDA device.
+
+    q: (…, Hq, Nq, d), k: (…, Hkv, N, d), v: (…, Hkv, N, dv), of one dtype, float16, bfloat16 or float32 (multiplied in
+    full float32); Nq ≤ 16, d and dv from 1 to 256; any strides but that of the last axis, which is 1.
+    o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm, float32; a row without keys is (0, −∞).
+    seq_lens: (B,) integers on the device, the keys in use of each sequence; seq_starts: (B,), the slot of its first.
+    causal: the last query sees the last key in use. num_splits: even splits, empty ones allowed; tile: keys a split,
+    which makes a row's bits independent of its batch; give at most one (neither: `decode_plan` decides).
+    out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything.
+    check: read the lengths on the host and raise for any that the cache does not have; while a CUDA graph is captured
+    nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache. P is rounded to v's dtype
+    before P·v; o is divided by the sum of the rounded P, lse is of the unrounded. Deterministic; no synchronisation
+    without check; no gradient. In Triton's interpreter it runs on the CPU.
+    Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document A, section 3.
+    """
+    call = prepare(q, k, v, seq_lens=seq_lens, seq_starts=seq_starts, causal=causal, scale=scale, check=check)
+    o, lse = _results(q, v, out)
+    call.run(call.plan(num_splits, tile), o, lse, workspace)
+    return LSEState(o, lse)
+
+
+def workspace_size(q, k, v, *, num_splits=None, tile=None):
+    """The float32 numbers that the partial states of split_kv_decode(q, k, v, …) need; 0 if there is one split."""
+    call = prepare(q, k, v)
+    return call.partial_numbers(call.plan(num_splits, tile).num_splits)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One checked call: q, k and v with four axes, as views, and what decides who sees what."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    seq_lens: torch.Tensor | None
+    seq_starts: torch.Tensor | None
+    causal: bool
+    scale: float
+    poison: bool
+
+    @property
+    def group(self):
+        """Query heads that share a KV head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    def plan(self, num_splits=None, tile=None):
+        """The Plan of the call on its device. Raises TypeError, ValueError for what is no split or tile."""
+        key_ranges(0, tile, num_splits)
+        (batch, kv_heads, keys, dim), width = self.k.shape, self.v.shape[3]
+        multiprocessors, _ = device_of(self.q)
+        return decode_plan(batch * kv_heads, keys, dim, width, self.k.element_size(), multiprocessors,
+                           num_splits=num_splits, tile=tile)
+
+    def partial_numbers(self, num_splits):
+        """The float32 numbers of num_splits partial states; none are kept of a single one."""
+        return num_splits * math.prod(self.q.shape[:3]) * (self.v.shape[3] + 1) if num_splits > 1 else 0
+
+    def run(self, plan, o, lse, workspace=None, packed=True, early=2):
+        """Nothing; the state is written to o and lse. packed, early: see `STEPS` (early only where the device can)."""
+        o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
+        early = early if device_of(self.q)[1] else 0
+        if not o.numel():
+            return
+        with torch.cuda.device_of(self.q):
+            if plan.num_splits == 1:
+                self.split(plan, o[None], lse[None], packed, early)
+                return
+            parts = self._parts(plan.num_splits, workspace)
+            self.split(plan, *parts, packed, early)
+            launch_merge(*(x.flatten(1, 3) for x in parts), o, lse, early=early > 0)
+
+    def _parts(self, num_splits, workspace):
+        """The workspace as o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
+        shape, width, needed = (num_splits, *self.q.shape[:3]), self.v.shape[3], self.partial_numbers(num_splits)
+        if workspace is None:
+            workspace = torch.empty(needed, dtype=torch.float32, device=self.q.device)
+        _check_workspace(workspace, needed, self.q)
+        o, lse = workspace.view(-1)[:needed].split([needed // (width + 1) * width, needed // (width + 1)])
+        return o.view(*shape, width), lse.view(shape)
+
+    def split(self, plan, o, lse, packed=True, early=2):
+        """Nothing; the states of the splits are written to o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
+        (batch, heads, queries, dim), width = self.q.shape, self.v.shape[3]
+        together = self.group if packed else 1
+        rows = min(max(16, triton.next_power_of_2(together * queries)), LARGEST_ROWS)
+        grid = (triton.cdiv(together * queries, rows) * (heads // together) * batch, plan.num_splits)
+        split_kv_kernel[grid](
+            self.q, self.k, self.v, o, lse, self.seq_starts, self.seq_lens, self.scale * LOG2E, self.k.shape[2],
+            plan.tile or 0, plan.num_splits, heads // together, queries,
+            *self.q.stride()[:3], *self.k.stride()[:3], *self.v.stride()[:3], *o.stride()[:4], *lse.stride(),
+            DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together, ROWS=rows, BLOCK=plan.block,
+            DIMS=max(16, triton.next_power_of_2(dim)), WIDTHS=max(16, triton.next_power_of_2(width)),
+            WIDE=INTERPRETED, CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
+            num_warps=plan.warps, num_stages=plan.stages, **({"launch_pdl": True} if early > 1 else {}),
+        )  # fmt: skip
+
+
+def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None, check=False):
+    """The checked Call; raises TypeError for kinds, dtypes and devices, ValueError for shapes and values."""
+    check_tensors(q=q, k=k, v=v)
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name} must have the dtype of q, {q.dtype}; got {x.dtype}")
+    check_shapes(q, k, v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not 1 <= x.shape[-1] <= LARGEST_DIM:
+            raise ValueError(f"{name} must have a head dimension from 1 to {LARGEST_DIM}; got {x.shape[-1]}")
+        if x.stride(-1) != 1 and x.shape[-1] > 1:
+            raise ValueError(f"{name} must have a last axis of stride 1; got {x.stride(-1)}")
+    if q.shape[-2] > LARGEST_QUERIES:
+        raise ValueError(f"q must have at most {LARGEST_QUERIES} queries a sequence; got {q.shape[-2]}")
+    for name, flag in (("causal", causal), ("check", check)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False; got {flag!r}")
+    four = [_four_axes(name, x, x.ndim) for name, x in (("q", q), ("k", k), ("v", v))]
+    for name, x in (("seq_lens", seq_lens), ("seq_starts", seq_starts)):
+        _check_lengths(name, x, q, len(four[0]))
+    capturing = q.is_cuda and torch.cuda.is_current_stream_capturing()
+    if check and not capturing:
+        _check_cache(seq_lens, seq_starts, k.shape[-2])
+    return Call(*four, seq_lens, seq_starts, causal, check_scale(scale, q.shape[-1]), check and capturing)
+
+
+@functools.cache
+def _device(index):
+    """(multiprocessors, whether a kernel may be started before the one before it has ended) of a CUDA device."""
+    properties = torch.cuda.get_device_properties(index)
+    can = torch.version.hip is None and properties.major >= 9 and hasattr(tl.extra.cuda, "gdc_wait")
+    return properties.multi_processor_count, can
+
+
+def device_of(x):
+    """(multiprocessors, whether kernels may be started early) of a tensor's device; (1, False) for the interpreter."""
+    return _device(x.device.index) if x.is_cuda else (1, False)
+
+
+def _four_axes(name, x, axes):
+    """x, which has `axes` axes, with four, as a view; ValueError where its leading axes cannot be folded into one."""
+    if axes <= 4:
+        return x[(None,) * (4 - axes)]
+    try:
+        return x.view(math.prod(x.shape[:-3]), *x.shape[-3:])
+    except RuntimeError:
+        raise ValueError(f"{name} must have leading axes that fold into one without a copy; got shape "
+                         f"{tuple(x.shape)} with strides {x.stride()}") from None
+
+
+def _results(q, v, out):
+    """(o, lse) to be written: those of `out`, checked, or new ones."""
+    shape = (*q.shape[:-1], v.shape[-1])
+    if out is None:
+        return q.new_empty(shape), q.new_empty(shape[:-1], dtype=torch.float32)
+    o, lse = out
+    for name, x, expected, dtype in (("o", o, shape, q.dtype), ("lse", lse, shape[:-1], torch.float32)):
+        if not isinstance(x, torch.Tensor) or x.dtype != dtype or x.device != q.device:
+            raise TypeError(f"out must hold {name} as a tensor of {dtype} on {q.device}; got {_described(x)}")
+        if tuple(x.shape) != tuple(expected):
+            raise ValueError(f"out must hold {name} of shape {tuple(expected)}; got {tuple(x.shape)}")
+    if o.stride(-1) != 1 and o.shape[-1] > 1:
+        raise ValueError(f"out must hold o with a last axis of stride 1; got {o.stride(-1)}")
+    return o, lse
+
+
+def _check_workspace(workspace, needed, q):
+    """Nothing; raises TypeError, ValueError for a workspace that cannot hold `needed` float32 numbers."""
+    if not isinstance(workspace, torch.Tensor) or workspace.dtype != torch.float32 or workspace.device != q.device:
+        raise TypeError(f"workspace must be a tensor of torch.float32 on {q.device}; got {_described(workspace)}")
+    if workspace.numel() < needed or not workspace.is_contiguous():
+        raise ValueError(f"workspace must be contiguous with at least {needed} numbers; got {workspace.numel()}")
+
+
+def _check_lengths(name, x, q, batch):
+    """Nothing; raises TypeError, ValueError for what is no integer for each sequence on q's device."""
+    if x is None:
+        return
+    if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
+        raise TypeError(f"{name} must be a tensor of torch.int32 or torch.int64 on {q.device}; got {_described(x)}")
+    if tuple(x.shape) != (batch,) or not x.is_contiguous():
+        raise ValueError(f"{name} must be contiguous and of shape ({batch},); got {tuple(x.shape)}")
+
+
+def _check_cache(seq_lens, seq_starts, keys):
+    """Nothing; raises ValueError for a start or a length that a cache of `keys` slots does not have."""
+    starts = torch.zeros(1, dtype=torch.int64) if seq_starts is None else seq_starts.cpu().long()
+    if bool(((starts < 0) | (starts > keys)).any()):
+        raise ValueError(f"seq_starts must be from 0 to {keys}, the slots of the cache; got {starts.tolist()}")
+    if seq_lens is not None:
+        lens = seq_lens.cpu().long()
+        if bool(((lens < 0) | (starts + lens > keys)).any()):
+            raise ValueError(f"seq_lens must be from 0 to the {keys} slots of the cache less seq_starts; got "
+                             f"{lens.tolist()} from {starts.tolist()}")
+
+
+def _described(x):
+    """What an argument is, for an error message."""
+    return f"{x.dtype} on {x.device}" if isinstance(x, torch.Tensor) else type(x).__name__
