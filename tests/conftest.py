@@ -1,4 +1,4 @@
-"""What every test shares: versions in pytest's header, and Hypothesis without a clock."""
+"""What every test shares: versions in pytest's header, Hypothesis without a clock, the two array libraries."""
 
 import importlib.metadata
 import os
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.algebra.libraries import library
 
 settings.register_profile("fdmath", deadline=None, print_blob=True)  # how long a case takes is no law
 settings.load_profile("fdmath")
@@ -37,3 +39,15 @@ def root():
 def pyproject(root):
     """pyproject.toml as plain data."""
     return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def lib(request):
+    """Each of the two array libraries: NumPy, then torch."""
+    return library(request.param)
+
+
+@pytest.fixture
+def torch_lib():
+    """torch, for what only torch has: gradients."""
+    return library("torch")

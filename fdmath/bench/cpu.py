@@ -126,11 +126,11 @@ def _lengths(arrays):
     return lengths if backends.library(arrays[1]) == "numpy" else backends.load("torch:from_numpy")(lengths)
 
 
-def rows_at(shape, dtype, plan):
-    """The rows of one shape and dtype: everything timed in turn, in one run."""
+def rows_at(shape, dtype, plan, progress=False):
+    """The rows of one shape and dtype: everything timed in turn, in one run. progress: a bar over the rounds."""
     calls = callables(shape, dtype, plan)
     errors = _errors(shape, dtype, calls)
-    timings = alternating(calls, rounds=plan.rounds, progress=True)
+    timings = alternating(calls, rounds=plan.rounds, progress=progress)
     floor, count = timings[READ].median, _bytes(shape, dtype)
     return [
         {**shape._asdict(), "dtype": dtype, "implementation": name, "seconds": t.median, "least": t.least,
@@ -164,9 +164,9 @@ def _largest(got, right, unit):
 
 
 def measure(shapes, dtypes, plan):
-    """The rows of every shape and dtype, one after the other, with a bar."""
-    steps = list(itertools.product(dtypes, shapes))
-    return [row for dtype, shape in tqdm(steps, unit="shape", disable=None) for row in rows_at(shape, dtype, plan)]
+    """The rows of every shape and dtype, one after the other, with bars."""
+    steps = tqdm(list(itertools.product(dtypes, shapes)), unit="shape", disable=None)
+    return [row for dtype, shape in steps for row in rows_at(shape, dtype, plan, progress=True)]
 
 
 def peak_bytes(call):
