@@ -7,12 +7,6 @@ import triton.language as tl
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 
-PARTS = 64
-"""Parts that a program takes at a time: a constant, so that the order of a sum does not depend on how many there are."""
-
-CUT = 32
-"""Columns of o a program: the more programs a row, the less each has to read."""
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -63,17 +57,32 @@ INTERPRETED = not isinstance(merge_kernel, triton.JITFunction)
 """Whether the kernels of this process run in Triton's interpreter."""
 
 
-def launch_merge(o_parts, lse_parts, o, lse, early=False):
+def merge_tile(parts, width, fixed=False):
+    """(parts at a time, columns, warps) of a program that merges `parts` parts of rows of `width` columns.
+
+    The more parts, the fewer columns, so that there are programs enough to read them. fixed: the same for any number
+    of parts, so that the order of the sums, and with it every bit, does not depend on parts that hold nothing.
+    """
+    if fixed:
+        return 16, 32, 1
+    at_once = min(triton.next_power_of_2(parts), 64)
+    columns = min(triton.next_power_of_2(width), 32 if parts > 8 else 128)
+    return at_once, columns, max(1, at_once * columns // 512)
+
+
+def launch_merge(o_parts, lse_parts, o, lse, fixed=False, early=False):
     """Nothing; the merge of the parts is written to o and lse.
 
     o_parts (P, R, dv), lse_parts (P, R); o (B, H, N, dv), lse (B, H, N) with B·H·N = R. Any strides but that of
-    dv, which is 1. early: the launch need not wait for the kernel before it; the kernel itself does.
+    dv, which is 1. fixed: see `merge_tile`. early: the launch need not wait for the kernel before it; the kernel does.
     """
     parts, rows, width = o_parts.shape
-    merge_kernel[rows, triton.cdiv(width, CUT)](
+    at_once, columns, warps = merge_tile(parts, width, fixed)
+    merge_kernel[rows, triton.cdiv(width, columns)](
         o_parts, lse_parts, o, lse, parts, o.shape[1], o.shape[2],
         *o_parts.stride()[:2], *lse_parts.stride(), *o.stride()[:3], *lse.stride(),
-        WIDTH=width, CUT=CUT, PARTS=PARTS, EARLY=early, num_warps=4, **({"launch_pdl": True} if early else {}),
+        WIDTH=width, CUT=columns, PARTS=at_once, EARLY=early, num_warps=warps,
+        **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
 
 
@@ -109,5 +118,5 @@ def check_tensors(**tensors):
         if backends.float_name(x, name) == "float64":
             raise TypeError(f"{name} must be float16, bfloat16 or float32; got float64")
         if not (x.is_cuda or INTERPRETED):
-            raise TypeError(f"{name} must be on a CUDA device (on the CPU these kernels run with TRITON_INTERPRET=1 set "
-                            f"before they are imported); got {x.device}")
+            raise TypeError(f"{name} must be on a CUDA device, or TRITON_INTERPRET=1 set before these kernels are "
+                            f"imported, which runs them on the CPU; got {x.device}")

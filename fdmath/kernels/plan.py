@@ -1,10 +1,24 @@
-"""How a split-KV decode is cut: the number of splits and the tiles, from what the device must read and how it can."""
+"""How a split-KV decode is cut into programs: a cost model in bytes, with the device's figures as arguments."""
 
+import functools
 from typing import NamedTuple
+
+KIB = 1024
+START = 64 * KIB
+"""What a multiprocessor could read in the time that a program takes to start and end, and that a merge takes (2 µs)."""
+
+TILE = 64 * KIB
+"""Most bytes of K and V in one step of a program: with two more steps on their way, memory is kept busy."""
+
+OTHERS = 12 * KIB
+"""Shared memory that a program needs besides its tiles."""
+
+FEW_STEPS = 8
+"""Below so many steps a program's start and end weigh, and other programs of its multiprocessor have to cover them."""
 
 
 class Plan(NamedTuple):
-    """The cut of one call: splits of the keys, keys a split (0: even), keys a step, warps a program, stages."""
+    """The cut of a call: splits, keys a split (0: even splits), keys a step, warps a program, stages of loads."""
 
     num_splits: int
     tile: int
@@ -13,12 +27,52 @@ class Plan(NamedTuple):
     stages: int
 
 
-def decode_plan(programs, keys, dim, width, number, multiprocessors, num_splits=None, tile=None):
-    """The Plan."""
-    key_bytes = (dim + width) * number
-    block = 128 if key_bytes <= 512 else 64 if key_bytes <= 1024 else 32
+@functools.lru_cache(maxsize=1024)
+def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_splits=None, tile=None):
+    """The Plan with the least cost: `programs` programs a split share `keys` keys of `key_bytes` bytes, each for itself.
+
+    Memory is shared fairly, so the call takes as long as the multiprocessor that has the most to read:
+
+        cost(S) = ⌈programs·S / multiprocessors⌉ · (step·⌈keys / (S·step)⌉·key_bytes + START) + (S > 1)·START
+
+    A step is as many keys as `largest_step` allows, or half of them; of equal costs the larger step, then the fewer
+    splits. S = 1 and the most that w programs a multiprocessor allow, w = 1 … 4, are tried, and of those with as many
+    steps the fewest are taken. num_splits or tile, if given, fix S. Then, while programs wait for a place on a
+    multiprocessor and have few steps each, steps are halved, so that twice as many find one. key_bytes: K and V of
+    one key in shared memory, that is padded; shared: the bytes of shared memory that a program may use.
+    """
+    largest = largest_step(key_bytes, shared)
     if tile is not None:
-        return Plan(max(1, -(-keys // tile)), tile, block, 4, 3)
-    if num_splits is None:
-        num_splits = max(1, min(multiprocessors // max(programs, 1), -(-keys // block)))
-    return Plan(num_splits, 0, block, 4, 3)
+        return Plan(max(1, -(-keys // tile)), tile, largest, 4, 3)
+    given = [num_splits] if num_splits else None
+    _, smaller, splits = min(
+        (cost(splits, step, programs, keys, key_bytes, multiprocessors), largest - step, splits)
+        for step in (largest, largest // 2)
+        for splits in given or _candidates(programs, keys, multiprocessors, step)
+    )
+    step = largest - smaller
+    places = multiprocessors * largest // step
+    while step > 32 and places < programs * splits and -(-keys // (splits * step)) < FEW_STEPS:
+        step, places = step // 2, places * 2
+    return Plan(splits, 0, step, 4 if programs * splits <= multiprocessors or step == largest else 2,
+                3 if step == largest else 4)
+
+
+def cost(splits, step, programs, keys, key_bytes, multiprocessors):
+    """The bytes that the busiest multiprocessor could have read until the call is done: the law of `decode_plan`."""
+    steps = -(-keys // (splits * step))
+    rounds = -(-programs * splits // multiprocessors)
+    return rounds * (steps * step * key_bytes + START) + (splits > 1) * START
+
+
+def largest_step(key_bytes, shared):
+    """The keys of the largest step: 32, 64 or 128, at most TILE bytes, and so that two fit in `shared`."""
+    room = min(TILE, (shared - OTHERS) // 2)
+    return next((step for step in (128, 64) if step * key_bytes <= room), 32)
+
+
+def _candidates(programs, keys, multiprocessors, step):
+    """Numbers of splits to try: 1, and the fewest with the steps of the most that fit w times, w = 1 … 4."""
+    most = [max(1, w * multiprocessors // max(programs, 1)) for w in (1, 2, 3, 4)]
+    steps = [max(1, -(-keys // (splits * step))) for splits in most]
+    return sorted({1, *(max(1, -(-keys // (count * step))) for count in steps)})

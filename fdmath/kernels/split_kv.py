@@ -15,30 +15,30 @@ Scores carry the factor log₂e inside, because hardware computes 2^x; lse is na
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import check_scale, check_shapes
 from fdmath.kernels.merge import INTERPRETED, check_tensors, launch_merge
-from fdmath.kernels.plan import Plan, decode_plan
+from fdmath.kernels.plan import decode_plan
 
-LARGEST_DIM, LARGEST_QUERIES, LARGEST_ROWS = 256, 16, 64
+LARGEST_DIM, LARGEST_QUERIES, LARGEST_ROWS, MOST_SPLITS = 256, 16, 64, 65535
 LOG2E = 1 / math.log(2)
 LN2 = tl.constexpr(math.log(2))
 
 STEPS = {
-    "one program a head": {"packed": False, "num_splits": 1, "early": 0},
+    "one program a head": None,
     "split": {"packed": False, "early": 0},
-    "packed": {"early": 0},
-    "merged early": {"early": 1},
-    "started early": {"early": 2},
+    "packed": {"packed": True, "early": 0},
+    "merged early": {"packed": True, "early": 1},
+    "started early": {"packed": True, "early": 2},
 }
-"""The options of `split_kv_decode` that stop at each step; from "packed" on K and V are read once."""
+"""What each step says to `Call.run`; the first is a kernel of its own."""
 
 
 @triton.jit
@@ -82,89 +82,98 @@ def keys_in_use(seq_starts, seq_lens, batch, keys):
 
 
 @triton.jit
-def keys_of_split(split, num_splits, tile, length):
+def keys_of_split(split, num_splits, tile, length, TILED: tl.constexpr):
     """(first, last): split number `split` of `length` keys holds first ≤ j < last (`key_ranges` of `attention.decode`).
 
-    tile > 0: tiles of that many keys; else num_splits even parts.
+    TILED: tiles of `tile` keys, the last one short; else num_splits even parts, the larger ones first.
     """
-    size, larger = length // num_splits, length % num_splits
-    even = split * size + tl.minimum(split, larger)
-    first = tl.where(tile > 0, tl.minimum(split * tile, length), even)
-    last = tl.where(tile > 0, first + tile, even + size + (split < larger).to(tl.int32))
+    if TILED:
+        first = split * tile
+        last = first + tile
+    else:
+        size, larger = length // num_splits, length % num_splits
+        first = split * size + tl.minimum(split, larger)
+        last = first + size + (split < larger).to(tl.int32)
     return first, tl.minimum(last, length)
 
 
-@triton.jit(do_not_specialize=["keys", "tile", "num_splits", "programs"])
+@triton.jit
+def load(pointers, real, PADDED: tl.constexpr):
+    """What the pointers point to; 0 where it is not real. Without padding all is."""
+    if PADDED:
+        x = tl.load(pointers, real, 0.0)
+    else:
+        x = tl.load(pointers)
+    return x
+
+
+@triton.jit(do_not_specialize=["keys", "tile", "num_splits"])
 def split_kv_kernel(
-    q, k, v, o, lse, seq_starts, seq_lens, scale, keys, tile, num_splits, programs, queries,
-    q_batch, q_head, q_query, k_batch, k_head, k_key, v_batch, v_head, v_key,
+    q, k, v, o, lse, seq_starts, seq_lens, scale, keys, tile, num_splits, queries,
+    q_batch, q_head, q_query, k_batch, k_head, v_batch, v_head,
     o_split, o_batch, o_head, o_query, lse_split, lse_batch, lse_head, lse_query,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, PACKED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, DIMS: tl.constexpr, WIDTHS: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr,
-    CHECK: tl.constexpr, EARLY: tl.constexpr,
+    k_key: tl.constexpr, v_key: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    PACKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIMS: tl.constexpr, WIDTHS: tl.constexpr,
+    TILED: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr, EARLY: tl.constexpr,
 ):
     """The state (o, lse) that some rows of a sequence have of one split of its keys.
 
-    A row is one query of one of the PACKED query heads of a program, which share a KV head (GROUP share it in all);
-    `programs` of them make up the heads, and each takes ROWS rows at a time. scale holds log₂e. DIMS and WIDTHS are
-    DIM and WIDTH up to a power of two. WIDE: multiply in float32, as the interpreter must.
+    A row is one query of one of the PACKED query heads of a program, which share a KV head (GROUP share it in all); a
+    program takes ROWS of its rows. scale holds log₂e. DIMS and WIDTHS are DIM and WIDTH up to a power of two. WIDE:
+    multiply in float32, as the interpreter must. The strides of keys are constants: so are a tile's addresses, then.
     """
-    if EARLY:  # the next kernel may start when it likes; this one waits until what it reads is written
+    if EARLY:  # the next kernel may start when it likes
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-
-    # Which rows, of which sequence, and which of its keys.
+    batch, split = tl.program_id(0).to(tl.int64), tl.program_id(2)
     blocks = tl.cdiv(PACKED * queries, ROWS)
-    row = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
-    batch = (tl.program_id(0) // blocks // programs).to(tl.int64)
-    first_head = tl.program_id(0) // blocks % programs * PACKED
-    head, query, split = (first_head + row // queries).to(tl.int64), row % queries, tl.program_id(1)
+    row = tl.program_id(1) % blocks * ROWS + tl.arange(0, ROWS)
+    first_head = tl.program_id(1) // blocks * PACKED
+    kv_head, head, query = (first_head // GROUP).to(tl.int64), (first_head + row // queries).to(tl.int64), row % queries
+    if EARLY:  # from here on memory is read: wait until the kernel before this one has written it
+        tl.extra.cuda.gdc_wait()
     start, length, lawful = keys_in_use(seq_starts, seq_lens, batch, keys)
-    first, last = keys_of_split(split, num_splits, tile, length)
+    first, last = keys_of_split(split, num_splits, tile, length, TILED)
 
     dims, columns = tl.arange(0, DIMS), tl.arange(0, WIDTHS)
-    real, real_dims, real_columns = row < PACKED * queries, dims < DIM, columns < WIDTH
+    real, real_dims, real_columns = (row < PACKED * queries)[:, None], dims < DIM, (columns < WIDTH)[None, :]
     q += batch * q_batch + head * q_head + query.to(tl.int64) * q_query
-    k += batch * k_batch + (first_head // GROUP).to(tl.int64) * k_head + start * k_key
-    v += batch * v_batch + (first_head // GROUP).to(tl.int64) * v_head + start * v_key
-    q_rows = tl.load(q[:, None] + dims[None, :], mask=real[:, None] & real_dims[None, :], other=0.0)
+    k += batch * k_batch + kv_head * k_head + start * k_key
+    v += batch * v_batch + kv_head * v_head + start * v_key
+    q_rows = tl.load(q[:, None] + dims[None, :], real & real_dims[None, :], 0.0)
     if WIDE:
         q_rows = q_rows.to(tl.float32)
 
     m = tl.full([ROWS], float("-inf"), tl.float32)
     l = tl.zeros([ROWS], tl.float32)
-    divisor = tl.zeros([ROWS], tl.float32)  # the sum of the weights that acc has seen, rounded: v = 1 gives o = 1
     acc = tl.zeros([ROWS, WIDTHS], tl.float32)
     for block in range(first, last, BLOCK):
         key = block + tl.arange(0, BLOCK)
-        inside, slot = key < last, key.to(tl.int64)
-        k_block = tl.load(k + slot[None, :] * k_key + dims[:, None], inside[None, :] & real_dims[:, None], 0.0)
-        v_block = tl.load(v + slot[:, None] * v_key + columns[None, :], inside[:, None] & real_columns[None, :], 0.0)
+        slot = tl.minimum(key, last - 1).to(tl.int64)  # beyond the split its last key again, with weight 0 below
+        k_block = load(k + slot[None, :] * k_key + dims[:, None], real_dims[:, None], DIM < DIMS)
+        v_block = load(v + slot[:, None] * v_key + columns[None, :], real_columns, WIDTH < WIDTHS)
         if WIDE:
             k_block, v_block = k_block.to(tl.float32), v_block.to(tl.float32)
         s = tl.dot(q_rows, k_block, input_precision="ieee") * scale
-        seen = inside[None, :]
+        seen = (key < last)[None, :]
         if CAUSAL:
             seen = seen & (key[None, :] <= query[:, None] + length - queries)
         s = tl.where(seen, s, float("-inf"))
         top = tl.maximum(m, tl.max(s, 1))
         reference = tl.where(top == float("-inf"), 0.0, top)
         alpha, p = tl.exp2(m - reference), tl.exp2(s - reference[:, None])
-        rounded = p.to(v.dtype.element_ty).to(v_block.dtype)
         l = alpha * l + tl.sum(p, 1)
-        divisor = alpha * divisor + tl.sum(rounded.to(tl.float32), 1)
-        acc = tl.dot(rounded, v_block, acc * alpha[:, None], input_precision="ieee")
+        p = p.to(v.dtype.element_ty).to(v_block.dtype)
+        acc = tl.dot(p, v_block, acc * alpha[:, None], input_precision="ieee")
         m = top
 
-    nothing = l == 0
-    natural = (m + tl.log2(tl.where(nothing, 1.0, l))) * LN2
-    result = acc / tl.where(nothing, 1.0, divisor)[:, None]
+    divisor = tl.where(l == 0, 1.0, l)
+    natural, result = (m + tl.log2(divisor)) * LN2, acc / divisor[:, None]
     if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
     lse += split.to(tl.int64) * lse_split + batch * lse_batch + head * lse_head + query.to(tl.int64) * lse_query
-    tl.store(o[:, None] + columns[None, :], result.to(o.dtype.element_ty), real[:, None] & real_columns[None, :])
-    tl.store(lse, natural, real)
+    tl.store(o[:, None] + columns[None, :], result.to(o.dtype.element_ty), real & real_columns)
+    tl.store(lse, natural, row < PACKED * queries)
 
 
 def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None, tile=None, causal=False, scale=None,
@@ -179,9 +188,10 @@ def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None,
     which makes a row's bits independent of its batch; give at most one (neither: `decode_plan` decides).
     out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything.
     check: read the lengths on the host and raise for any that the cache does not have; while a CUDA graph is captured
-    nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache. P is rounded to v's dtype
-    before P·v; o is divided by the sum of the rounded P, lse is of the unrounded. Deterministic; no synchronisation
-    without check; no gradient. In Triton's interpreter it runs on the CPU.
+    nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache.
+    P is rounded to v's dtype before P·v, and l sums the unrounded P: v ≡ 1 gives 1 within an ulp of o's dtype, and lse
+    keeps float32's accuracy. Deterministic; no synchronisation without check; no gradient; in Triton's interpreter it
+    runs on the CPU.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document A, section 3.
     """
     call = prepare(q, k, v, seq_lens=seq_lens, seq_starts=seq_starts, causal=causal, scale=scale, check=check)
@@ -217,10 +227,14 @@ class Call:
     def plan(self, num_splits=None, tile=None):
         """The Plan of the call on its device. Raises TypeError, ValueError for what is no split or tile."""
         key_ranges(0, tile, num_splits)
-        (batch, kv_heads, keys, dim), width = self.k.shape, self.v.shape[3]
-        multiprocessors, _ = device_of(self.q)
-        return decode_plan(batch * kv_heads, keys, dim, width, self.k.element_size(), multiprocessors,
+        device, rows = device_of(self.q), self.group * self.q.shape[2]
+        programs = len(self.k) * self.k.shape[1] * triton.cdiv(rows, LARGEST_ROWS)
+        key_bytes = (padded(self.k.shape[3]) + padded(self.v.shape[3])) * self.k.element_size()
+        plan = decode_plan(programs, self.k.shape[2], key_bytes, device.multiprocessors, device.shared,
                            num_splits=num_splits, tile=tile)
+        if plan.num_splits > MOST_SPLITS:
+            raise ValueError(f"there must be at most {MOST_SPLITS} splits; got {plan.num_splits}")
+        return plan
 
     def partial_numbers(self, num_splits):
         """The float32 numbers of num_splits partial states; none are kept of a single one."""
@@ -229,7 +243,7 @@ class Call:
     def run(self, plan, o, lse, workspace=None, packed=True, early=2):
         """Nothing; the state is written to o and lse. packed, early: see `STEPS` (early only where the device can)."""
         o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
-        early = early if device_of(self.q)[1] else 0
+        early = early if device_of(self.q).early else 0
         if not o.numel():
             return
         with torch.cuda.device_of(self.q):
@@ -238,7 +252,7 @@ class Call:
                 return
             parts = self._parts(plan.num_splits, workspace)
             self.split(plan, *parts, packed, early)
-            launch_merge(*(x.flatten(1, 3) for x in parts), o, lse, early=early > 0)
+            launch_merge(*(x.flatten(1, 3) for x in parts), o, lse, fixed=plan.tile > 0, early=early > 0)
 
     def _parts(self, num_splits, workspace):
         """The workspace as o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
@@ -249,21 +263,50 @@ class Call:
         o, lse = workspace.view(-1)[:needed].split([needed // (width + 1) * width, needed // (width + 1)])
         return o.view(*shape, width), lse.view(shape)
 
+    def run_one_program_a_head(self, o, lse):
+        """Nothing; the state is written to o and lse by the first step's kernel, which takes the plainest inputs alone."""
+        (batch, heads, queries, dim), keys = self.q.shape, self.k.shape[2]
+        if queries != 1 or dim != self.v.shape[3] or dim != padded(dim) or keys < 1:
+            raise ValueError(f"the first step takes one query, at least one key, and d = dv, a power of two from 16; got "
+                             f"q {tuple(self.q.shape)}, v {tuple(self.v.shape)}")
+        o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
+        with torch.cuda.device_of(self.q):
+            one_program_a_head_kernel[heads, batch](
+                self.q, self.k, self.v, o, lse, self.scale * LOG2E, keys, *self.q.stride()[:2], *self.k.stride()[:3],
+                *self.v.stride()[:3], *o.stride()[:2], *lse.stride()[:2], GROUP=self.group, DIM=dim, BLOCK=64,
+            )  # fmt: skip
+
     def split(self, plan, o, lse, packed=True, early=2):
         """Nothing; the states of the splits are written to o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
         (batch, heads, queries, dim), width = self.q.shape, self.v.shape[3]
         together = self.group if packed else 1
-        rows = min(max(16, triton.next_power_of_2(together * queries)), LARGEST_ROWS)
-        grid = (triton.cdiv(together * queries, rows) * (heads // together) * batch, plan.num_splits)
+        rows = min(padded(together * queries), LARGEST_ROWS)
+        grid = (batch, triton.cdiv(together * queries, rows) * (heads // together), plan.num_splits)
         split_kv_kernel[grid](
             self.q, self.k, self.v, o, lse, self.seq_starts, self.seq_lens, self.scale * LOG2E, self.k.shape[2],
-            plan.tile or 0, plan.num_splits, heads // together, queries,
-            *self.q.stride()[:3], *self.k.stride()[:3], *self.v.stride()[:3], *o.stride()[:4], *lse.stride(),
-            DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together, ROWS=rows, BLOCK=plan.block,
-            DIMS=max(16, triton.next_power_of_2(dim)), WIDTHS=max(16, triton.next_power_of_2(width)),
-            WIDE=INTERPRETED, CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
+            plan.tile, plan.num_splits, queries,
+            *self.q.stride()[:3], *self.k.stride()[:2], *self.v.stride()[:2], *o.stride()[:4], *lse.stride(),
+            k_key=self.k.stride(2), v_key=self.v.stride(2), DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together,
+            ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0, WIDE=INTERPRETED,
+            CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
             num_warps=plan.warps, num_stages=plan.stages, **({"launch_pdl": True} if early > 1 else {}),
         )  # fmt: skip
+
+
+def decode_by_step(step, q, k, v, num_splits=None):
+    """The attention state (o, lse) of a decode as the kernels were at a step, one of STEPS: to see what each adds.
+
+    As `split_kv_decode` without options; the first step takes one query, d = dv a power of two, and at least one key.
+    """
+    if step not in STEPS:
+        raise ValueError(f"step must be one of {', '.join(STEPS)}; got {step!r}")
+    call = prepare(q, k, v)
+    o, lse = _results(q, v, None)
+    if STEPS[step] is not None:
+        call.run(call.plan(num_splits), o, lse, **STEPS[step])
+    else:
+        call.run_one_program_a_head(o, lse)
+    return LSEState(o, lse)
 
 
 def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None, check=False):
@@ -292,17 +335,30 @@ def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None
     return Call(*four, seq_lens, seq_starts, causal, check_scale(scale, q.shape[-1]), check and capturing)
 
 
+class Device(NamedTuple):
+    """What a plan must know of a device; early: whether a kernel can start before the one before it has ended."""
+
+    multiprocessors: int
+    shared: int
+    early: bool
+
+
 @functools.cache
 def _device(index):
-    """(multiprocessors, whether a kernel may be started before the one before it has ended) of a CUDA device."""
+    """The Device of a number; kernels start early from compute capability 9 on."""
     properties = torch.cuda.get_device_properties(index)
-    can = torch.version.hip is None and properties.major >= 9 and hasattr(tl.extra.cuda, "gdc_wait")
-    return properties.multi_processor_count, can
+    early = torch.version.hip is None and properties.major >= 9 and hasattr(tl.extra.cuda, "gdc_wait")
+    return Device(properties.multi_processor_count, properties.shared_memory_per_block_optin, early)
 
 
 def device_of(x):
-    """(multiprocessors, whether kernels may be started early) of a tensor's device; (1, False) for the interpreter."""
-    return _device(x.device.index) if x.is_cuda else (1, False)
+    """The Device that a tensor is on; for the interpreter one multiprocessor of an A100."""
+    return _device(x.device.index) if x.is_cuda else Device(1, 163 * 1024, False)
+
+
+def padded(size):
+    """The axis that holds `size` numbers in a kernel: a power of two, at least 16."""
+    return max(16, triton.next_power_of_2(size))
 
 
 def _four_axes(name, x, axes):
