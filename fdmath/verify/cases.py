@@ -8,6 +8,10 @@ Every law is written once, against this interface:
     shifted(c)              the case with c added to every score (or level), and what rounding that cost
     doubled(), reordered(), with_values(fn)
     levels(), count()       the scores (or levels) that a row sees, and how many
+
+Blocks and calls besides:
+
+    spoiled(subject)        the cases with NaN (or a score +∞) at one key, the rows that see it, the rows out of its reach
 """
 
 import math
@@ -42,14 +46,19 @@ class StateCase:
         return reference.merged(self.parts)
 
     def budget(self, subject, errors=None):
-        """T3 or T1 for a claimed flat form, T5 and T6 for a claimed pairwise one, else T4 (the widest)."""
+        """T3 or T1 for a claimed flat form, T5 and T6 for a claimed convex one, else T4 (the widest).
+
+        A merge of two that claims the flat form has it at each ⊕ of a chain.
+        """
         fmt = subject.format(self.dtype)
         parts = [rounding.in_float64(p) for p in self.parts]
         errors = errors or [rounding.no_error(p) for p in parts]
         if subject.log_base == 2:  # lse / ln 2 rounded to the format, and back
             errors = [Budget(e.o, e.lse + 2 * fmt.u * _magnitude(p)) for e, p in zip(errors, parts, strict=True)]
         if {"T1", "T3", "T5", "T6"} & set(subject.claims):
-            order = flat if {"T1", "T3"} & set(subject.claims) else sequential
+            order = sequential
+            if {"T1", "T3"} & set(subject.claims):
+                order = flat if subject.role == "merge_many" else _two_by_two
             bound = rounding.fold_budget(parts, order, fmt, errors)
             return bound if subject.kind is LSEState else _seen_as_pair(bound, self.levels(), self.values()[0])
         return rounding.chain_budget(parts, fmt, errors)
@@ -152,6 +161,16 @@ class BlockCase:
     def levels(self):
         return rounding.exact(self.scores)
 
+    def spoiled(self, subject):
+        """(case, rows that see a NaN, rows of other heads: none) for the first and the last key, as v and as a score."""
+        visible = self.scores > -np.inf
+        for j in {0, self.scores.shape[-1] - 1} if self.scores.shape[-1] else ():
+            seen, nowhere = visible[:, j], np.zeros(len(visible), bool)
+            yield replace(self, v=_with(self.v, j, math.nan)), seen, nowhere
+            for bad in (math.nan, math.inf):
+                spoiled = np.where(seen, np.asarray(bad, self.scores.dtype), self.scores[:, j])
+                yield replace(self, scores=_with(self.scores, (slice(None), j), spoiled)), seen, nowhere
+
     def split(self, at):
         """The block of the first `at` keys and the block of the rest."""
         return (BlockCase(self.scores[:, :at], self.v[:at]), BlockCase(self.scores[:, at:], self.v[at:]))
@@ -241,6 +260,19 @@ class CallCase:
         size = np.max(np.abs(v), axis=-2, initial=0.0)[..., None, :]
         return _widest(fmt, block, level, size, scores.shape[-1], self.num_splits)
 
+    def spoiled(self, subject):
+        """(case, rows that see a NaN, rows of other heads and sequences) for the first and the last key in use."""
+        used = self.k.shape[-2] if self.seq_lens is None else int(self.seq_lens[0])
+        heads = np.arange(self.q.shape[1])
+        tiled, kv = subject.heads == "tiled", self.k.shape[1]
+        mine = (heads % kv if tiled else heads // (len(heads) // kv)) == 0
+        near = np.zeros(self.q.shape[:-1], bool)
+        near[0, mine] = True
+        for j in {0, used - 1} if used else ():
+            for name in ("k", "v"):
+                one = replace(self, **{name: _with(getattr(self, name), (0, 0, j), math.nan)})
+                yield one, near & self.visible(subject)[..., j], ~near
+
     def size(self, subject):
         """A bound on |o|: the largest |v| that a row may see, (B, Hq, Nq, dv)."""
         v, visible = self._spread(self.v, subject), self.visible(subject)
@@ -299,6 +331,11 @@ class CallCase:
         return "\n".join(lines + ([f"causal = {self.causal}"] if self.causal else []))
 
 
+def _two_by_two(merge, states):
+    """The order in which `flat` takes two at a time: what a merge of two that divides by its own weights does."""
+    return sequential(lambda a, b: flat(merge, [a, b]), states)
+
+
 def _seen_as_pair(budget, levels, values):
     """The Budget of a triple seen as its pair (acc/l, m + log l), formed in float64, which rounds it once more.
 
@@ -329,6 +366,13 @@ def _widest(fmt, block, level, size, keys, merges=1):
 def _magnitude(part):
     level = part.lse if isinstance(part, LSEState) else part.m
     return np.where(np.isinf(level), 0.0, np.abs(level))
+
+
+def _with(x, at, value):
+    """A copy of x with x[at] set to value."""
+    copy = x.copy()
+    copy[at] = value
+    return copy
 
 
 def _add(x, c):

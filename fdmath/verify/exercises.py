@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fdmath import _backends as backends
 from fdmath.verify.judge import verify
+from fdmath.verify.report import Report
 
 LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in ("00", "01", "02", "03", "04", "05", "06", "07")}
 
@@ -34,8 +35,8 @@ def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
     "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing,
-    which is said; else how many laws hold, and for the first that does not (or cannot be asked) the law and
-    the smallest input that breaks it, what the function gave and what is right. Raises ValueError for a
+    which is said; else how many laws hold, and of those that do not (or cannot be asked) the one whose
+    counterexample is shortest, with that input, what the function gave and what is right. Raises ValueError for a
     notebook without an exercise.
     """
     task = lesson(number)
@@ -48,9 +49,10 @@ def exercise(number, fn, cases=50):
     if report.exit_code == 0:
         print(f"Exercise {number}: right, all {len(asked)} laws hold")
         return
-    broken = f"{len(wrong)} of {len(asked)} laws do not hold. The first of them:"
+    broken = f"{len(wrong)} of {len(asked)} laws do not hold. The one broken by the smallest input:"
     print(f"Exercise {number}: not yet,", broken if report.exit_code == 1 else "the laws could not judge it:")
-    print(report.failures().partition("\n\n")[0])
+    shortest = min(wrong, key=lambda law: len(asked[law].counterexample))
+    print(Report([law for law in report.laws if law.name == shortest], report.subjects, report.cells).failures())
 
 
 def not_tried(fn, arguments):

@@ -10,6 +10,7 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
 from fdmath.verify import strategies
 from fdmath.verify.laws import LAWS
 from fdmath.verify.reference import Finding
@@ -22,6 +23,10 @@ LEAST_LARGE = 3
 """The least number of large cases besides, at which tiles, splits and groups come into play."""
 SEARCH = 400
 """The least number of cases in which a counterexample to a law declared false is looked for."""
+
+
+MOST_SHOWN = 8
+"""The most rows of which m and l are written beside a wrong lse."""
 
 
 class _Broken(Exception):
@@ -151,10 +156,19 @@ class _Record:
             self.undecided, self.text = True, _text(case, finding)
         holds = finding.bitwise if self.grade != "budget" else finding.verdict != "fail"
         if not holds and finding.verdict != "undecided":
-            self.text = _text(case, finding)
+            self.text = _text(case, finding) + self._statistics(case, finding)
             raise _Broken
         self.worst = max(self.worst, finding.ratio)
         return finding
+
+    def _statistics(self, case, finding):
+        """A line with the m and l behind the wrong lse of a triple; empty for other findings and long arrays."""
+        if self.subject.kind is LSEState or not finding.detail.startswith("lse"):
+            return ""
+        state = (case if finding.shown is None else finding.shown).run(self.subject)
+        if isinstance(state, LSEState) or state.m.size > MOST_SHOWN:
+            return ""
+        return f"\nlse is m + log l; returned were m = {state.m.tolist()}, l = {state.l.tolist()}"
 
 
 def _text(case, finding):

@@ -24,7 +24,7 @@ from fdmath.algebra.state import KINDS, LSEState, identity
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import gradients, strategies
 from fdmath.verify.cases import BlockCase, StateCase
-from fdmath.verify.reference import HOLDS, as_pair, lawful, merged, same
+from fdmath.verify.reference import HOLDS, as_pair, is_nan, lawful, merged, same
 from fdmath.verify.subject import ROLES
 
 MERGING = ("merge", "merge_many")
@@ -435,6 +435,19 @@ def poison(subject, case):
                 np.moveaxis(x, 1, 2)[unseen] = bad
             one = replace(case, k=k, v=v)
         found = found & same(one.run(subject), was, case.budget(subject)).on(one)
+    return found
+
+
+@law("NaN in, where it is seen  ⇒  o is NaN", KEYED, name="seen NaN")
+def seen_nan(subject, case):
+    """NaN in v or a score NaN or +∞ makes o NaN in the rows that see its key; other heads and sequences stay as they are."""
+    was, found = case.run(subject), HOLDS
+    budget = case.budget(subject)
+    for one, seen, apart in case.spoiled(subject):
+        got = as_pair(one.run(subject))
+        found = found & is_nan(got.o, seen).on(one)
+        kept = (LSEState(np.where(apart[..., None], s.o, 0.0), np.where(apart, s.lse, 0.0)) for s in (got, as_pair(was)))
+        found = found & same(*kept, budget).on(one)
     return found
 
 

@@ -148,6 +148,15 @@ def lawful(states):
     return None
 
 
+def is_nan(o, rows):
+    """The Finding that o (…, dv) is NaN throughout the rows (…) that are true."""
+    wrong = np.argwhere(rows[..., None] & ~np.isnan(o))
+    if not len(wrong):
+        return HOLDS
+    at = tuple(wrong[0])
+    return Finding(math.inf, False, "fail", f"o{[int(i) for i in at]}: got {float(o[at])!r}, expected nan")
+
+
 def equal(x, y):
     """Whether two arrays hold equal values, NaN equal to NaN and −0 to +0, in the same dtype and shape."""
     return x.dtype == y.dtype and x.shape == y.shape and bool(np.all((x == y) | ((x != x) & (y != y))))

@@ -11,6 +11,7 @@ from fdmath.algebra.state import AccState, LSEState
 from fdmath.attention.reference import attention
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import LAWS, Subject, verify
+from fdmath.verify.cases import CallCase
 from fdmath.verify.reference import Certified, same
 from fdmath.verify.subjects import own_subjects
 from tests.verify import wrong
@@ -76,6 +77,7 @@ KILLERS = {
     "linearity": ("merge", changed(lambda o, lse: (np.abs(o), lse)), {}),
     "round trip": ("merge", leaning_left, {}),
     "poison": ("block", zero_times_nan, {}),
+    "seen NaN": ("block", wrong.swallowed_nan, {}),
     "causality": ("attention", mask_forgotten, {}),
     "gradient": ("merge", lse_detached, {"library": "torch"}),
 }
@@ -89,6 +91,20 @@ def test_a_killer_is_named_for_every_law():
 def test_the_law_can_fail(law):
     role, fn, declared = KILLERS[law]
     assert verify(Subject("wrong", role, fn, **declared), [law], cases=200).cells[law, "wrong"].verdict == "fail"
+
+
+def test_a_nan_that_reaches_another_head_is_refused():
+    report = verify(Subject("wrong", "partial", wrong.nan_in_every_head), ["seen NaN"], cases=50)
+    assert "got nan, expected 0.0" in report.cells["seen NaN", "wrong"].counterexample
+
+
+@pytest.mark.parametrize("bad", ["k", "v"])
+def test_a_nan_reaches_the_rows_of_its_own_head_that_see_it(bad):
+    case = CallCase(*(np.ones(shape, np.float32) for shape in ((2, 4, 2, 2), (2, 2, 2, 2), (2, 2, 2, 1))), causal=True)
+    (spoiled, seen, apart) = list(case.spoiled(Subject("any", "attention", attention)))[2 if bad == "k" else 3]
+    assert np.argwhere(np.isnan(getattr(spoiled, bad)))[:, :3].tolist() == [[0, 0, 1]] * getattr(spoiled, bad).shape[-1]
+    assert np.argwhere(seen).tolist() == [[0, 0, 1], [0, 1, 1]]  # the last query alone sees the last key
+    assert not apart[0, :2].any() and apart[0, 2:].all() and apart[1].all()
 
 
 def test_an_error_is_held_to_its_budget_and_not_to_a_multiple():

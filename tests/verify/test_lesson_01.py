@@ -26,6 +26,19 @@ def without_guard(scores, v):
     return averaged(scores.astype(float), v.astype(float), lambda m: m)
 
 
+def swapped(scores, v):
+    m, l, o = lesson_01.answer(scores, v)
+    return l, m, o
+
+
+def swallowing_nan(scores, v):
+    return lesson_01.answer(scores, np.nan_to_num(v))
+
+
+def never_widened(scores, v):
+    return averaged(scores, v, lambda m: np.where(m == -np.inf, 0, m).astype(m.dtype))
+
+
 def in_sixteen_bits(scores, v):
     m, l, o = averaged(scores, v, lambda m: np.where(m == -np.inf, 0, m).astype(m.dtype))
     return m, l.astype(scores.dtype), o.astype(scores.dtype)
@@ -48,3 +61,19 @@ def test_a_slip_is_refuted_with_a_counterexample(slip, shown):
     report = verify(lesson_01.subject(slip), ["anchor"], cases=10)
     assert report.cells["anchor", slip.__name__].verdict == "fail"
     assert shown in report.failures()
+
+
+def test_sums_in_sixteen_bits_are_refuted_by_a_few_keys(capsys):
+    exercise("01", never_widened)
+    out = capsys.readouterr().out
+    assert "16'" in out and len(out.splitlines()) <= 7 and max(map(len, out.splitlines())) < 120
+
+
+def test_swapped_statistics_are_shown(capsys):
+    exercise("01", swapped, cases=10)
+    assert "lse is m + log l; returned were m = [" in capsys.readouterr().out
+
+
+def test_a_visible_nan_that_is_swallowed_is_refuted(capsys):
+    exercise("01", swallowing_nan, cases=10)
+    assert "swallowing_nan: seen NaN: fail" in capsys.readouterr().out

@@ -19,7 +19,8 @@ def changed(**pieces):
         new = pieces.get("level", np.maximum)(m, s)
         finite = np.where(new == -np.inf, 0, new)
         shrink, weight = pieces.get("shrink", lambda m, new: np.exp(m - new))(m, finite), np.exp(s - finite)[:, None]
-        return new, shrink * l + weight[:, 0], shrink[:, None] * acc + np.where(weight > 0, weight * v, 0)
+        hidden = pieces.get("hidden", lambda s, weight: s[:, None] == -np.inf)(s, weight)
+        return new, shrink * l + weight[:, 0], shrink[:, None] * acc + np.where(hidden, 0, weight * v)
 
     return update
 
@@ -53,3 +54,10 @@ def test_every_key_is_visited_once_and_alone():
 
     lesson_02.subject(update).fn(np.float32([[1, 2], [3, 4]]), np.float32([[5], [6]]))
     assert seen == [([1, 3], [5]), ([2, 4], [6])]
+
+
+def test_a_visible_nan_far_below_the_level_must_come_out():
+    weightless = changed(hidden=lambda s, weight: weight == 0)  # the weight of a visible key may be 0 too
+    report = verify(lesson_02.subject(weightless), ["seen NaN", "anchor", "poison"], cases=50)
+    assert [cell.verdict for cell in report.cells.values()].count("fail") == 1
+    assert report.cells["seen NaN", "update"].verdict == "fail"

@@ -7,6 +7,7 @@ import numpy as np
 
 from fdmath.algebra.merge import merge
 from fdmath.algebra.state import LSEState, MLOState
+from fdmath.attention.reference import attention
 from fdmath.attention.softmax import partial_state
 
 NOTHING = -np.inf
@@ -52,6 +53,17 @@ def b4_block_maximum(scores, v):
 def b5_inverted_rescale(scores, v):
     """The online recurrence with the accumulator rescaled by 1/α, as the papers print it."""
     return _online(scores, v, factor=lambda alpha: 1 / alpha)
+
+
+def swallowed_nan(scores, v):
+    """NaN is replaced by 0 wherever it stands, so that a NaN in a visible value is never seen again."""
+    return tuple(partial_state(scores, np.nan_to_num(v)))
+
+
+def nan_in_every_head(q, k, v):
+    """One NaN spoils all heads and sequences."""
+    o, lse = attention(q, k, v)
+    return np.where(np.any(np.isnan(o)), np.asarray(np.nan, o.dtype), o), lse
 
 
 def _online(scores, v, level=np.maximum, factor=lambda alpha: alpha):

@@ -10,7 +10,7 @@ HINTS = (
     "and `acc` alike; the new key weighs $e^{s-m'}$. Nothing is divided here.",
     "Before the first visible key $m=-\\infty$, and the key may be hidden, $s=-\\infty$: then $m'=-\\infty$ and "
     "$-\\infty-(-\\infty)$ is NaN. Subtract 0 instead of $m'$ there. A hidden key may hold NaN in `v`, and a weight "
-    "of 0 does not remove it: `np.where` does.",
+    "of 0 does not remove it: `np.where` does, where `s` is $-\\infty$. (The NaN of a *visible* key must come out.)",
 )
 
 
@@ -23,8 +23,9 @@ def answer(m, l, acc, s, v):
     """(m, l, acc) with one more key: m, l and its score s have shape (R,), acc (R, dv), its value v (dv,)."""
     new = np.maximum(m, s)
     level = np.where(new == -np.inf, 0, new)
-    shrink, weight = np.exp(m - level), np.exp(s - level)[:, None]
-    return new, shrink * l + weight[:, 0], shrink[:, None] * acc + np.where(weight > 0, weight * v, 0)
+    shrink, weight = np.exp(m - level), np.exp(s - level)
+    term = np.where(s[:, None] == -np.inf, 0, weight[:, None] * v)
+    return new, shrink * l + weight, shrink[:, None] * acc + term
 
 
 def subject(fn):
