@@ -107,11 +107,15 @@ def merge_budget(a, b, fmt, of_a=None, of_b=None):
     with backends.quiet():
         both = _pair_budget if isinstance(a, LSEState) else _triple_budget
         o, lse = both(a, b, fmt, of_a, of_b)
-    # An exponent that may be off by hundreds overflows in its own bound: then there is none.
-    o, lse = (np.where(np.isnan(x), np.inf, x) for x in (o, lse))
+    o, lse = _or_none(o), _or_none(lse)
     gone_a, gone_b = is_empty(a), is_empty(b)
     o = np.where(gone_a[..., None], of_b.o, np.where(gone_b[..., None], of_a.o, o))
     return Budget(o, np.where(gone_a, of_b.lse, np.where(gone_b, of_a.lse, lse)))
+
+
+def _or_none(bound):
+    """The bound, ∞ where it overflowed in itself to NaN, as where an exponent may be off by hundreds: there is none."""
+    return np.where(np.isnan(bound), np.inf, bound)
 
 
 def _pair_budget(a, b, fmt, of_a, of_b):
@@ -149,11 +153,11 @@ def _times(weight, values):
 
 
 def _triple_budget(a, b, fmt, of_a, of_b):
-    """T6 for triples: η the error of m + log l, D = |m₁ − m₂|, index r the side with the smaller m, υ = −log(1−u),
+    """T6 for triples: η the error of m + log l, D = |m₁ − m₂|, index r the side with the smaller m, u′ = −log(1−u),
 
-    λ = w₁w₂·expm1(η₁ + η₂ + u(D+κ) + υ),  σ = |o₂−o₁| + ε₁ + ε₂,  ρ = w₁ε₁ + w₂ε₂ + λσ,
+    λ = w₁w₂·expm1(η₁ + η₂ + u(D+κ) + u′),  σ = |o₂−o₁| + ε₁ + ε₂,  ρ = w₁ε₁ + w₂ε₂ + λσ,
     ε = ρ + u[w₁|o₁| + w₂|o₂| + 3|o| + 4ρ]/(1−5u),
-    η = log(w₁e^η₁ + w₂e^η₂) + υ, with u(D+κ) + υ added to η_r.
+    η = log(w₁e^η₁ + w₂e^η₂) + u′, with u(D+κ) + u′ added to η_r.
     """
     pa, pb = a.to(LSEState), b.to(LSEState)
     both = merge(pa, pb)
@@ -207,9 +211,9 @@ class _Fold:
 def flat_budget(parts, fmt, errors):
     """The Budget of `flat` (T1 for triples, T3 for pairs), with the errors of the parts carried.
 
-    The same computed weights p_b·e^±x_b enter both sums, x_b = u(Δ_b + η_b + max η + κ) + υ + η_b, where
-    Δ_b is the distance to the top level and υ = −log(1−u). So with ε_b, η_b the errors of part b
-    and b̂ = expm1(Bυ) for the B roundings of each sum and quotient,
+    The same computed weights p_b·e^±x_b enter both sums, x_b = u(Δ_b + η_b + max η + κ) + u′ + η_b, where
+    Δ_b is the distance to the top level and u′ = −log(1−u). So with ε_b, η_b the errors of part b
+    and b̂ = expm1(Bu′) for the B roundings of each sum and quotient,
     ρ = Σ p_b(e^x_b·ε_b + expm1(x_b)|o_b−o|) / Σ p_b·e^−x_b   before the sums are rounded,
     ε = ρ + b̂[(1+b̂)·Σ p_b·e^x_b(|o_b|+ε_b) / Σ p_b·e^−x_b + |o| + ρ].
     """
@@ -242,7 +246,7 @@ def flat_budget(parts, fmt, errors):
             log = fmt.u * fmt.kappa * (np.abs(np.log(sums)) + lse + most)
             lse = lse + (1 + fmt.u) * log + fmt.u * (np.abs(reference) + lse)
     empty = np.isinf(whole.lse)
-    return Budget(np.where(empty[..., None], 0.0, o), np.where(empty, 0.0, lse))
+    return Budget(np.where(empty[..., None], 0.0, _or_none(o)), np.where(empty, 0.0, _or_none(lse)))
 
 
 def chain_budget(states, fmt, errors=None):
@@ -250,8 +254,8 @@ def chain_budget(states, fmt, errors=None):
 
     On lse: B·u·(Λ + 2κ + 2). Λ = max|S_b| + log B bounds every |S| on the way. For subjects that declare
     nothing. Where B·u is not small these lack products of roundings, and the exact forms are taken if larger:
-    λ = u(Λ + 1.2κ + 1)/(1 − Bu) for one rounding of S, (B−1)λ on lse, and on o, with υ = −log(1−u),
-    Ω·expm1(log G + u·log B + (B−1)(κu + 2υ)), G = min(B, 1 + (B−1)λ/(1−λ)). Errors of the parts are added,
+    λ = u(Λ + 1.2κ + 1)/(1 − Bu) for one rounding of S, (B−1)λ on lse, and on o, with u′ = −log(1−u),
+    Ω·expm1(log G + u·log B + (B−1)(κu + 2u′)), G = min(B, 1 + (B−1)λ/(1−λ)). Errors of the parts are added,
     with η·2Ω for the exponents. Proof: notebook 04.
     """
     pairs = [in_float64(s).to(LSEState) for s in states]

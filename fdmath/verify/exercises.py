@@ -1,8 +1,9 @@
 """Exercises of the notebooks, judged by the laws, and copies of the notebooks without the answers.
 
 What belongs to the code exercise of notebook NN stands in `fdmath.verify.answers.lesson_NN` alone: the stub
-`my_…`, `HINTS`, `answer`, `subject(fn)`, `sample()`. The cells of the notebook are generated from it, by
-`stub_cell`, `hints_cell` and `answer_cell`, and a test holds them equal.
+`my_…`, `HINTS`, `answer`, `subject(fn)`, `sample()`, and `FIRST`, if one law teaches more than the others: its name.
+The cells of the notebook are generated from it, by `stub_cell`, `hints_cell` and `answer_cell`, and a test holds them
+equal.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
     "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing,
-    which is said; else how many laws hold, and of those that do not (or cannot be asked) the one whose
+    which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`, or the one whose
     counterexample is shortest, with that input, what the function gave and what is right. Raises ValueError for a
     notebook without an exercise.
     """
@@ -51,7 +52,8 @@ def exercise(number, fn, cases=50):
         return
     broken = f"{len(wrong)} of {len(asked)} laws do not hold. The one broken by the smallest input:"
     print(f"Exercise {number}: not yet,", broken if report.exit_code == 1 else "the laws could not judge it:")
-    shortest = min(wrong, key=lambda law: len(asked[law].counterexample))
+    first = getattr(task, "FIRST", "")
+    shortest = min(wrong, key=lambda law: (law != first, len(asked[law].counterexample)))
     print(Report([law for law in report.laws if law.name == shortest], report.subjects, report.cells).failures())
 
 

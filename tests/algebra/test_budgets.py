@@ -293,3 +293,9 @@ def test_a_score_that_may_be_off_by_thousands_still_has_a_budget():
     bound = block_budget(np.zeros((1, 2)), np.ones((2, 1)), format_of("float32"), 4096.0)
     assert not np.any(np.isnan(bound.o))
     assert np.all(np.isfinite(bound.o))
+
+
+def test_a_flat_bound_whose_carried_errors_overflow_is_infinite_and_never_nan():
+    parts = [LSEState(np.zeros((1, 1)), np.zeros(1)) for _ in range(2)]
+    budget = fold_budget(parts, flat, format_of("float32"), [Budget(np.zeros((1, 1)), np.full(1, 1000.0))] * 2)
+    assert all(np.all(x == np.inf) for x in budget)

@@ -1,38 +1,48 @@
-"""Notebook 04: write ⊕ for the pair (o, lse), in a form that loses no more than the theorem T5 allows."""
+"""Notebook 04: write the formula of ⊕ for the pair (o, lse) so that it loses nothing to the score level."""
 
 import numpy as np
 
+from fdmath.algebra.merge import join
+from fdmath.algebra.state import LSEState, canonical
 from fdmath.verify.subject import Subject
 
 HINTS = (
+    "The merged `lse` is a new number and is rounded; no weight should be taken against it. Which difference of two "
+    "*stored* numbers says how much heavier one side is than the other?",
     "Call the side with the larger `lse` *near* and the other *far*. The weight of the far side is $e^{-\\Delta}/"
-    "(1+e^{-\\Delta})$ with $\\Delta\\ge0$ the difference of the two `lse`: no merged `lse` in it. Then "
-    "`o = near + w * (far - near)`, and `lse` is the larger one plus $\\log(1+e^{-\\Delta})$ (`np.log1p`).",
-    "Try two empty sides: both `lse` are $-\\infty$, and $-\\infty-(-\\infty)$ is NaN, so subtract 0 there instead. "
-    "Then an empty far side whose `o` holds NaN: a weight of 0 does not remove it, `np.where` does. And two empty "
-    "sides, whatever they hold, must give `o` = 0.",
+    "(1+e^{-\\Delta})$ with $\\Delta\\ge0$ the difference of the two `lse`. Then `o = near + w * (far - near)`, and "
+    "`lse` is the larger one plus $\\log(1+e^{-\\Delta})$ (`np.log1p`). Or weigh the sides with 1 and $e^{-\\Delta}$, "
+    "and divide by the sum of just these weights: that is as good.",
 )
+
+FIRST = "v is 1"
 
 
 def my_pair_merge(o1, lse1, o2, lse2):
-    """(o, lse) of both sets of keys together; lse has shape (R,), o has shape (R, dv)."""
+    """(o, lse) of both sets of keys together, neither of them empty; lse has shape (R,), o has shape (R, dv)."""
     raise NotImplementedError
 
 
 def answer(o1, lse1, o2, lse2):
-    """(o, lse) of both sets of keys together; lse has shape (R,), o has shape (R, dv)."""
+    """(o, lse) of both sets of keys together, neither of them empty; lse has shape (R,), o has shape (R, dv)."""
     swap = (lse2 > lse1)[:, None]
     near, far = np.where(swap, o2, o1), np.where(swap, o1, o2)
     top = np.maximum(lse1, lse2)
-    shrink = np.exp(np.minimum(lse1, lse2) - np.where(top == -np.inf, 0, top))
+    shrink = np.exp(np.minimum(lse1, lse2) - top)
     w = (shrink / (1 + shrink))[:, None]
-    o = near + np.where(w > 0, w * (far - near), 0)
-    return np.where(top[:, None] == -np.inf, 0, o), top + np.log1p(shrink)
+    return near + w * (far - near), top + np.log1p(shrink)
 
 
 def subject(fn):
-    """The Subject that a reader's function is: a merge of pairs, held to the bound T5."""
-    return Subject(fn.__name__, "merge", fn, claims=("T5",))
+    """The Subject that a reader's formula is, with guards around it: held to T3 for two parts at each ⊕ of a chain.
+
+    T3 is the bound of the form that divides by its own weights, and no less than T5, that of the convex form.
+    """
+    def guarded(o1, lse1, o2, lse2):
+        left, right = (canonical(LSEState(*side)) for side in ((o1, lse1), (o2, lse2)))
+        return join(np, left, right, lambda xp, a, b: fn(*a, *b))
+
+    return Subject(fn.__name__, "merge", guarded, claims=("T3",))
 
 
 def sample():
