@@ -57,8 +57,7 @@ class Call:
     def scores(self, start, stop):
         """The scaled scores of keys start ≤ j < stop, (…, Hkv, g·Nq, stop − start); −∞ where not visible.
 
-        Each score is the product of the scaled q with k, so its rounding is at most
-        (d + 1)·u·scale·Σ|q||k| to first order.
+        Each score is the product of the scaled q with k; what that rounds is bounded by `score_error`.
         """
         with backends.quiet():
             products = self.q @ self.xp.matrix_transpose(self.key_rows(start, stop))
