@@ -5,6 +5,7 @@ line style alike, six at most. `show` refuses one that is not, and one without i
 """
 
 import io
+import math
 
 import matplotlib
 import matplotlib.colors
@@ -16,6 +17,8 @@ from IPython import get_ipython
 from IPython.display import display
 from PIL import Image
 
+from fdmath.algebra.rounding import unit_roundoff
+
 SIZE = (9.0, 5.0)  # inches
 SMALLEST_TEXT = 12  # points
 MOST_SERIES = 6
@@ -23,7 +26,7 @@ MOST_SERIES = 6
 # Okabe and Ito's palette (2008), told apart by readers with any of the common colour deficiencies.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "X")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
+LINES = ("-", "--", "-.", (0, (8, 1.5, 3, 1.5)), (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))  # dotted lines are bounds
 
 STYLE = {
     "figure.figsize": SIZE,
@@ -116,7 +119,7 @@ _BOUND = {"marker": "", "linestyle": ":", "linewidth": 1.5}
 def error_plot(x, series, *, xlabel, title, base=10):
     """A figure of measured errors and their proven bounds on two logarithmic axes, in units of u·Σp|v|.
 
-    x: (n,); series: name → (measured, bound), each (n,), in that unit. A measured error has a colour, a hollow
+    x: (n,); series: name → (measured, bound), each (n,), in that unit; bound None where none is meant. A measured error has a colour, a hollow
     marker and a line style of its own, later ones smaller and thinner, so that series which agree are all
     seen; its bound is a thin dotted line of the same colour without markers. An error below a hundredth of
     the unit (0 among them) is drawn there. base: of the horizontal axis, 10 or 2.
@@ -126,7 +129,8 @@ def error_plot(x, series, *, xlabel, title, base=10):
     for i, (look, (name, (measured, bound))) in enumerate(zip(STYLE["axes.prop_cycle"], series.items(), strict=False)):
         width = {"markerfacecolor": "none", "markersize": 14 - 2 * i, "linewidth": 4 / (1 + i / 2)}
         axes.plot(x, np.maximum(measured, 0.01), **look, **width, label=name)
-        axes.plot(x, bound, **(look | _BOUND))
+        if bound is not None:
+            axes.plot(x, bound, **(look | _BOUND))
     axes.plot([], [], color="grey", **_BOUND, label="its proven bound")
     figure.legend(loc="outside lower center", ncols=len(series) + 1)
     return figure
@@ -165,13 +169,15 @@ def headline_figure(panels):
     """A figure of error against score level, a panel for each format of the statistics, both axes logarithmic.
 
     panels: as `fdmath.bench.headline.headline` gives them. A form's measured error has a colour, a marker and a
-    line style; its proven bound the same colour and a thin dotted line; captured heads are hollow markers.
+    line style; its proven bound the same colour and a thin dotted line; captured heads are hollow markers. The title
+    of a panel says its u: the units of two panels differ.
     """
     figure, axes = new_figure(columns=len(panels), ylabel="error of o / (u·Σp|v|)")
     hollow = {"markerfacecolor": "none", "linestyle": ""}
     for ax, (stats, panel) in zip(axes, panels.items(), strict=True):
         ax.set(xscale="log", yscale="log", xlim=(2, 2e4), ylim=(0.005, 1e7))
-        ax.set(title=f"statistics in {stats}", xlabel="score level: largest |lse|")
+        u = f"$u = 2^{{{math.log2(unit_roundoff(stats)):.0f}}}$"
+        ax.set(title=f"{stats} statistics, {u}", xlabel="score level: largest |lse|")
         for look, (form, rows) in zip(STYLE["axes.prop_cycle"], panel.rows.items(), strict=False):
             ax.plot(panel.levels, [row.error for row in rows], **look, label=form)
             ax.plot(panel.levels, [row.bound for row in rows], **(look | _BOUND))

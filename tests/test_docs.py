@@ -63,15 +63,16 @@ def test_every_term_of_the_glossary_is_used(glossary, root):
 
 def blocks(text):
     """The text of each fenced block of Python."""
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return re.findall(r"```(?:python|pycon)\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_lines_of_the_cheat_sheet_run(root):
-    text = "\n".join(blocks(read(root / "docs" / "cheatsheet.md")))
-    example = doctest.DocTestParser().get_doctest(text, {}, "cheatsheet.md", "cheatsheet.md", 0)
+@pytest.mark.parametrize("page, least", [("docs/cheatsheet.md", 10), ("README.md", 5)])
+def test_the_lines_of_the_page_run(root, page, least):
+    text = "\n".join(blocks(read(root / page)))
+    example = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
     failures = []
     result = doctest.DocTestRunner(verbose=False).run(example, out=failures.append)
-    assert result.attempted >= 10
+    assert result.attempted >= least
     assert result.failed == 0, "".join(failures)
 
 

@@ -103,11 +103,18 @@ def test_series_of_the_error_plot_that_agree_are_all_seen():
     series = {f"way {i}": ([1.0, 2.0], [8.0, 9.0]) for i in range(MOST_SERIES)}
     lines = [x for x in error_plot([1, 10], series, xlabel="level", title="Error").axes[0].lines if x.get_marker()]
     assert len({x.get_marker() for x in lines}) == len(lines) == MOST_SERIES
-    assert [x.get_linestyle() for x in lines[:4]] == ["-", "--", "-.", ":"]
+    assert [x.get_linestyle() for x in lines[:3]] == ["-", "--", "-."]
+    assert len({str(x._unscaled_dash_pattern) for x in lines}) == MOST_SERIES  # matplotlib has no public name for it
+    assert ":" not in [x.get_linestyle() for x in lines]  # dotted lines are bounds
     assert all(x.get_markerfacecolor() == "none" for x in lines)
     sizes = [(x.get_markersize(), x.get_linewidth()) for x in lines]
     assert all(after < before for a, b in zip(sizes, sizes[1:], strict=False)
                for before, after in zip(a, b, strict=True))
+
+
+def test_a_series_of_the_error_plot_may_have_no_bound():
+    axes = error_plot([1, 10], {"a": ([1, 2], [8, 9]), "b": ([3, 4], None)}, xlabel="level", title="Error").axes[0]
+    assert [list(x.get_ydata()) for x in axes.lines] == [[1, 2], [8, 9], [3, 4], []]
 
 
 def test_the_error_plot_shows_a_nan_by_a_gap():

@@ -175,7 +175,8 @@ def statements(panels):
            "the convex pair at least 30 times as much as the triple")
     pairs_on_heads = zip(panels["float32"].head_rows[convex], panels["float32"].head_rows[triple], strict=True)
     yield (all(pair.error <= 8 * other.error for pair, other in pairs_on_heads),
-           "on the captured heads, whose scores are small, the convex pair errs at most 8 times as much as the triple")
+           "with float32 statistics on the captured heads, whose scores are small, "
+           "the convex pair errs at most 8 times as much as the triple")
     yield (all(row.error * size >= 7 for row in itertools.compress(half[printed], high)),
            "with bfloat16 statistics from level 1000 on the printed pair is wrong by at least 7 times "
            "the size of the right answer")

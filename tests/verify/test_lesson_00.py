@@ -37,7 +37,7 @@ def test_the_answer_is_right(capsys):
 
 
 @pytest.mark.parametrize("slip, law", [
-    (without_guard, "anchor"), (with_an_empty_level_of_zero, "anchor"), (with_weights_times_nan, "poison"),
+    (without_guard, "empty"), (with_an_empty_level_of_zero, "empty"), (with_weights_times_nan, "poison"),
 ])
 def test_a_slip_is_refuted_with_a_counterexample(slip, law, capsys):
     exercise("00", slip, cases=20)

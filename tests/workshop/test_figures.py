@@ -1,11 +1,13 @@
 """The figures of the README and of notebook 00: rules of the house, what is drawn, the command that draws them."""
 
+import re
+
 import numpy as np
 import pytest
 
 from fdmath.bench import headline
 from fdmath.plotting import faults, headline_figure, style, weights_figure
-from fdmath.workshop import figures
+from fdmath.workshop import figures, repository
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def drawn(figure, tmp_path):
 def test_the_headline_figure_has_a_panel_a_format_and_a_line_and_a_bound_a_form(panels, tmp_path):
     figure = headline_figure(panels)
     assert drawn(figure, tmp_path) == []
-    assert [axes.get_title() for axes in figure.axes] == [f"statistics in {stats}" for stats in headline.FORMATS]
+    assert [axes.get_title() for axes in figure.axes] == ["float32 statistics, $u = 2^{-24}$", "bfloat16 statistics, $u = 2^{-8}$"]
     for axes in figure.axes:
         for form in headline.FORMS:
             (line,) = (found for found in axes.get_lines() if found.get_label() == form)
@@ -45,6 +47,11 @@ def test_the_weights_figure_draws_every_weight_of_each_head(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == list(headline.HEADS)
     for axes in figure.axes:
         assert sorted(x for line in axes.get_lines() for x in line.get_xdata()) == [0, 1, 2, 3, 4]
+
+
+def test_the_readme_says_what_the_statements_say(panels):
+    (alt,) = re.findall(r"!\[(.*?)\]\(docs/figures/headline.png\)", (repository() / "README.md").read_text("utf-8"))
+    assert alt == "; ".join(sentence for _, sentence in headline.statements(panels)) + "."
 
 
 def test_the_command_writes_the_figure_and_fails_when_a_statement_does(panels, tmp_path, monkeypatch, capsys):
