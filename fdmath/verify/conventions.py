@@ -30,7 +30,7 @@ class Convention:
     what a score of 0 becomes where the mask hides the key (None: not known, or such keys are not read).
     finish(m, l, acc, log) → (o, lse): the end of its kernel; None for a program that only merges. empty: the lse
     of no keys that its merge is given. inside_base, log_base: of m inside, of the lse returned. merge: ⊕ as the
-    program writes it, for two states of `kind`; None where it has none. marks(lse): which rows mean no keys;
+    program writes it, for two states of `kind`; None where it has none. marks(lse): which rows look like no keys;
     None where no test of lse can tell.
     """
 
@@ -46,6 +46,11 @@ class Convention:
     merge: Callable | None = None
     marks: Callable | None = np.isneginf
     kind: type = LSEState
+
+    @property
+    def needs_mask(self):
+        """Whether a row with keys can return the lse of no keys too: where that is a finite number."""
+        return self.marks is None or math.isfinite(self.empty)
 
 
 # -- inside: the start, the mask, the end ----------------------------------------------------------------
@@ -140,6 +145,21 @@ def sigmoid_merge(o1, lse1, o2, lse2):
     return o1 - weight[:, None] * (o1 - o2), lse1 - log_sigmoid
 
 
+def softplus_merge(o1, lse1, o2, lse2):
+    """(o, lse) with lse = S₁ + log(1 + e^(S₂ − S₁)), whatever the sign of S₂ − S₁: GPU MODE's lecture 13."""
+    return _weighed(o1, lse1, o2, lse2, lse1 + np.log(1 + np.exp(lse2 - lse1)))
+
+
+def logaddexp_merge(o1, lse1, o2, lse2):
+    """(o, lse) with the library's logaddexp, which knows two empty sides, and weights that do not."""
+    return _weighed(o1, lse1, o2, lse2, np.logaddexp(lse1, lse2))
+
+
+def _weighed(o1, lse1, o2, lse2, lse):
+    """(o, lse) with the weights e^(S₁ − lse) and e^(S₂ − lse), which are not divided by their sum."""
+    return np.exp(lse1 - lse)[:, None] * o1 + np.exp(lse2 - lse)[:, None] * o2, lse
+
+
 def accumulating_merge(o1, lse1, o2, lse2, level=-5e4):
     """(o, lse), base 2, folded from m = −5e4, d = 1, o = 0: FlashInfer's Triton merge_states."""
     m, d, acc = np.full_like(lse1, level), np.ones_like(lse1), np.zeros_like(o1)
@@ -195,8 +215,15 @@ def vllm_v2_reduce(m1, l1, o1, m2, l2, o2, eps=1e-6):  # the program's own summa
 
 
 def _below(limit):
-    """The test "lse is at most this limit": it tells only as long as no row that sees a key lies there."""
+    """The test "lse is at most this limit", which a row with keys can pass too: the mask must decide."""
     return lambda lse: lse <= limit
+
+
+PALLAS_MASK = float(np.float32(-0.7 * LARGEST))
+"""What JAX's Pallas kernel adds to a hidden score, in its float32."""
+
+MANY_KEYS = 32
+"""log₂ of more keys than any row has: n hidden keys at the score s return the base-2 lse s + log₂ n."""
 
 
 CONVENTIONS = {c.name: c for c in [
@@ -237,16 +264,20 @@ CONVENTIONS = {c.name: c for c in [
     Convention("attention-gym", "attention-gym, merge_attention", merge=shifted_merge),
     Convention("ring-flash-attention", "ring-flash-attention PR 34, update_out_and_lse", merge=sigmoid_merge),
     Convention(
+        "GPU MODE lecture 13", "gpu-mode/lectures, lecture 13, ring attention: lse + log(1 + exp(block_lse - lse))",
+        merge=softplus_merge),
+    Convention(
+        "logaddexp by hand", "the form that one writes with numpy.logaddexp or torch.logaddexp", merge=logaddexp_merge),
+    Convention(
         "PyTorch CPU flash", "PyTorch, _scaled_dot_product_flash_attention_for_cpu, asked in 2.13.0; its PR 131863",
         finish=reset, empty=0.0, marks=None),
     Convention(
         "Triton tutorial 06", "Triton, python/tutorials/06-fused-attention.py: l starts at 1, the mask adds -1e6",
-        total=1.0, hidden=-1e6, finish=divided, empty=-1e6, inside_base=2, log_base=2, marks=_below(-5e5)),
+        total=1.0, hidden=-1e6, finish=divided, empty=-1e6, inside_base=2, log_base=2, marks=_below(-1e6 + MANY_KEYS)),
     Convention(
         "JAX Pallas decode", "JAX, pallas/ops/gpu/decode_attention.py at 103fac8: m starts at finfo.min, the mask adds "
         "0.7 finfo.min, eps joins the divisor; it returns l and m, here made lse = m + log l",
-        level=-LARGEST, hidden=-0.7 * LARGEST, finish=padded(2.0**-23), empty=-0.7 * LARGEST,
-        marks=_below(-0.35 * LARGEST)),
+        level=-LARGEST, hidden=PALLAS_MASK, finish=padded(2.0**-23), empty=PALLAS_MASK, marks=_below(PALLAS_MASK)),
     Convention(
         "document A, 3.2.2, guarded", "document A, 3.2.2: log(l + 1e-12), an empty tile guarded as one would first",
         finish=padded_log, empty=math.log(1e-12), merge=merge_as_printed_A_3_2_1, marks=None),
@@ -260,12 +291,13 @@ def to_ours(convention, o, lse, sees=None):
     """The LSEState that (o, lse) in the convention's words mean: natural lse, (0, −∞) where no key was seen.
 
     sees: which rows see a key, by the mask, of the shape of lse. It decides where it is given: a row that sees a
-    key and is marked empty all the same has lost its lse, and becomes NaN. Without it the mark in lse decides.
+    key and is marked empty all the same may have lost its lse, and becomes NaN. Without it the mark in lse decides,
+    which must then be infinite: a finite one is the lse of some row with keys too.
     Raises ValueError where lse cannot tell and sees is not given, or the program returns no lse.
     """
     if lse is None:
         raise ValueError(f"{convention.name} returns no lse, so its o cannot be merged")
-    if convention.marks is None and sees is None:
+    if convention.needs_mask and sees is None:
         raise ValueError(f"{convention.name}: no value of lse tells an empty row; give sees, from the mask")
     nothing = np.zeros(lse.shape, bool) if convention.marks is None else convention.marks(lse)
     lost = np.zeros(lse.shape, bool) if sees is None else nothing & sees

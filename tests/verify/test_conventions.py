@@ -17,9 +17,11 @@ from fdmath.verify.conventions import (
     fa2_merge,
     flashinfer_merge,
     flashmla_merge,
+    logaddexp_merge,
     returned,
     shifted_merge,
     sigmoid_merge,
+    softplus_merge,
     split_combine,
     subject,
     to_ours,
@@ -32,6 +34,7 @@ U = unit_roundoff("float32")
 PAIRS = {
     "attention-gym": shifted_merge, "ring": sigmoid_merge, "vLLM": vllm_merge, "clamp": clamped_merge,
     "FlashAttention-2": fa2_merge, "FlashMLA": flashmla_merge, "fdmath": CONVENTIONS["fdmath"].merge,
+    "GPU MODE": softplus_merge, "logaddexp": logaddexp_merge,
 }
 
 
@@ -100,8 +103,18 @@ def test_flashinfers_merges_speak_base_2(fn):
 
 
 def test_the_unguarded_merges_make_nan_of_two_empty_sides():
-    for fn in shifted_merge, sigmoid_merge, vllm_merge, flashinfer_merge:
+    for fn in shifted_merge, sigmoid_merge, vllm_merge, flashinfer_merge, softplus_merge:
         assert all(map(math.isnan, merged(fn, (0, -INF), (0, -INF))))
+    o, lse = merged(logaddexp_merge, (0, -INF), (0, -INF))
+    assert math.isnan(o) and lse == -INF  # the library's function knows the case, the weights do not
+
+
+def test_the_softplus_form_overflows_where_the_second_side_is_far_above():
+    o, lse = merged(softplus_merge, (1, 0), (7, 200))
+    assert lse == INF and o == 0
+    assert merged(softplus_merge, (1, 200), (7, 0)) == merged(logaddexp_merge, (7, 0), (1, 200)) == (1, 200)
+    assert math.isnan(merged(softplus_merge, (0, -INF), (7, 0))[1])
+    assert merged(logaddexp_merge, (0, -INF), (7, 0)) == merged(softplus_merge, (7, 0), (0, -INF)) == (7, 0)
 
 
 def test_which_empty_side_the_sigmoid_form_bears():
@@ -158,7 +171,7 @@ def test_the_adapter_makes_neutral_what_a_kernel_returns_for_a_hidden_row(name):
     o, lse = returned(convention, [-INF], [5])
     if lse is None:
         o, lse = returned(convention, [], [])
-    state = to_ours(convention, *side(o, lse), sees=np.array([False]) if convention.marks is None else None)
+    state = to_ours(convention, *side(o, lse), sees=np.array([False]) if convention.needs_mask else None)
     assert state.o.item() == 0 and state.lse.item() == -INF
     key = LSEState(*side(7, -3e4))
     both = merge(state, key)
@@ -180,6 +193,28 @@ def test_what_lse_cannot_tell_is_asked_of_the_mask():
         to_ours(cpu, *side(0, 0))
     state = to_ours(cpu, np.float32([[0], [0]]), np.float32([0, 0]), sees=np.array([True, False]))
     assert state.lse.tolist() == [0, -INF]
+
+
+COLLISIONS = {"PyTorch CPU flash": (0, 0), "Triton tutorial 06": (-1e6 * math.log(2), 5), "JAX Pallas decode": (
+    CONVENTIONS["JAX Pallas decode"].empty, 5), "FlashInfer merge_states, Triton": (-6e4 * math.log(2), 7),
+    "document A, 3.2.2, guarded": (float(np.log(np.float32(1e-12))), 0)}
+
+
+@pytest.mark.parametrize("name", [name for name, c in CONVENTIONS.items() if c.finish and math.isfinite(c.empty)])
+def test_a_finite_mark_is_returned_by_a_row_with_a_key_too_so_the_mask_is_asked(name):
+    convention, (score, value) = CONVENTIONS[name], COLLISIONS[name]
+    none = returned(convention, [], []) if convention.hidden is None else returned(convention, [-INF], [5])
+    assert returned(convention, [score], [value]) == none
+    with pytest.raises(ValueError, match="give sees, from the mask"):
+        to_ours(convention, *side(*none))
+
+
+def test_a_deep_row_with_a_key_passes_the_adapter_with_the_mask():
+    tutorial = CONVENTIONS["Triton tutorial 06"]
+    deep = returned(tutorial, [-6e5 * math.log(2)], [7])
+    assert deep == (7, -6e5)
+    state = to_ours(tutorial, *side(*deep), sees=np.array([True]))
+    assert state.o.item() == 7 and state.lse.item() == float(np.float32(-6e5) * math.log(2))
 
 
 def test_a_row_that_sees_keys_and_is_marked_empty_becomes_nan():
