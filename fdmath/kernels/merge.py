@@ -1,5 +1,7 @@
 """⊕ of many pairs (o, lse) at once, as a Triton kernel: one row and one cut of its dv columns a program."""
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -7,7 +9,22 @@ import triton.language as tl
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 
-LOG2E = tl.constexpr(1.4426950408889634)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""Whether the kernels of this process run in Triton's interpreter."""
+
+LOG2E = tl.constexpr(1 / math.log(2))
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """x, which is float32, in the format `dtype`, rounded to the nearest, ties to even.
+
+    Triton's interpreter cuts bits off on the way to bfloat16; there the bits that are kept are rounded first.
+    """
+    if INTERPRETED and dtype == tl.bfloat16:
+        bits = x.to(tl.int32, bitcast=True)
+        x = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).to(tl.float32, bitcast=True)
+    return x.to(dtype)
 
 
 @triton.jit(do_not_specialize=["parts", "heads", "queries"])
@@ -48,13 +65,9 @@ def merge_kernel(
     query, head, batch = row % queries, (row // queries) % heads, (row // queries) // heads
     o += batch.to(tl.int64) * o_batch + head.to(tl.int64) * o_head + query.to(tl.int64) * o_query
     lse += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head + query.to(tl.int64) * lse_query
-    tl.store(o + columns, (acc / divisor).to(o.dtype.element_ty), mask=columns < WIDTH)
-    natural = (level + tl.log(divisor)).to(lse.dtype.element_ty)
+    tl.store(o + columns, rounded(acc / divisor, o.dtype.element_ty), mask=columns < WIDTH)
+    natural = rounded(level + tl.log(divisor), lse.dtype.element_ty)
     tl.store(lse + columns * 0, natural, mask=columns == 0)
-
-
-INTERPRETED = not isinstance(merge_kernel, triton.JITFunction)
-"""Whether the kernels of this process run in Triton's interpreter."""
 
 
 def merge_tile(parts, width, fixed=False):

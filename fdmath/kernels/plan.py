@@ -13,6 +13,9 @@ TILE = 64 * KIB
 OTHERS = 12 * KIB
 """Shared memory that a program needs besides its tiles."""
 
+LEAST_STEP = 16
+"""The fewest keys that the matrix units multiply at a time."""
+
 FEW_STEPS = 8
 """Below so many steps a program's start and end weigh, and other programs of its multiprocessor have to cover them."""
 
@@ -29,7 +32,7 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_splits=None, tile=None):
-    """The Plan with the least cost: `programs` programs a split share `keys` keys of `key_bytes` bytes, each for itself.
+    """The Plan with the least cost: `programs` programs a split share `keys` keys of `key_bytes` bytes.
 
     Memory is shared fairly, so the call takes as long as the multiprocessor that has the most to read:
 
@@ -47,7 +50,7 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
     given = [num_splits] if num_splits else None
     _, smaller, splits = min(
         (cost(splits, step, programs, keys, key_bytes, multiprocessors), largest - step, splits)
-        for step in (largest, largest // 2)
+        for step in (largest, max(largest // 2, LEAST_STEP))
         for splits in given or _candidates(programs, keys, multiprocessors, step)
     )
     step = largest - smaller
@@ -66,9 +69,9 @@ def cost(splits, step, programs, keys, key_bytes, multiprocessors):
 
 
 def largest_step(key_bytes, shared):
-    """The keys of the largest step: 32, 64 or 128, at most TILE bytes, and so that two fit in `shared`."""
+    """The keys of the largest step: 16, 32, 64 or 128, at most TILE bytes, and so that two fit in `shared`."""
     room = min(TILE, (shared - OTHERS) // 2)
-    return next((step for step in (128, 64) if step * key_bytes <= room), 32)
+    return next((step for step in (128, 64, 32) if step * key_bytes <= room), LEAST_STEP)
 
 
 def _candidates(programs, keys, multiprocessors, step):

@@ -24,7 +24,7 @@ import triton.language as tl
 from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import check_scale, check_shapes
-from fdmath.kernels.merge import INTERPRETED, check_tensors, launch_merge
+from fdmath.kernels.merge import INTERPRETED, check_tensors, launch_merge, rounded
 from fdmath.kernels.plan import decode_plan
 
 LARGEST_DIM, LARGEST_QUERIES, LARGEST_ROWS, MOST_SPLITS = 256, 16, 64, 65535
@@ -50,7 +50,7 @@ def one_program_a_head_kernel(
 
     The first step, in its plainest form: DIM a power of two, dv = d, every key in use, at least one.
     """
-    head, batch = tl.program_id(0), tl.program_id(1)
+    head, batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     dims = tl.arange(0, DIM)
     query = tl.load(q + batch * q_batch + head * q_head + dims).to(tl.float32)
     k += batch * k_batch + head // GROUP * k_head
@@ -59,15 +59,16 @@ def one_program_a_head_kernel(
     for first in range(0, keys, BLOCK):
         key = first + tl.arange(0, BLOCK)
         inside = (key < keys)[:, None]
-        k_block = tl.load(k + key[:, None] * k_key + dims[None, :], mask=inside, other=0.0).to(tl.float32)
-        v_block = tl.load(v + key[:, None] * v_key + dims[None, :], mask=inside, other=0.0).to(tl.float32)
+        slot = key[:, None].to(tl.int64)
+        k_block = tl.load(k + slot * k_key + dims[None, :], inside, 0.0).to(tl.float32)
+        v_block = tl.load(v + slot * v_key + dims[None, :], inside, 0.0).to(tl.float32)
         s = tl.where(key < keys, tl.sum(query[None, :] * k_block, 1) * scale, float("-inf"))
         top = tl.maximum(m, tl.max(s, 0))
         alpha, p = tl.exp2(m - top), tl.exp2(s - top)
         l = alpha * l + tl.sum(p, 0)
         acc = alpha * acc + tl.sum(p[:, None] * v_block, 0)
         m = top
-    tl.store(o + batch * o_batch + head * o_head + dims, (acc / l).to(o.dtype.element_ty))
+    tl.store(o + batch * o_batch + head * o_head + dims, rounded(acc / l, o.dtype.element_ty))
     tl.store(lse + batch * lse_batch + head * lse_head, (m + tl.log2(l)) * LN2)
 
 
@@ -114,13 +115,13 @@ def split_kv_kernel(
     o_split, o_batch, o_head, o_query, lse_split, lse_batch, lse_head, lse_query,
     k_key: tl.constexpr, v_key: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     PACKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIMS: tl.constexpr, WIDTHS: tl.constexpr,
-    TILED: tl.constexpr, WIDE: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr, EARLY: tl.constexpr,
+    TILED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr, EARLY: tl.constexpr,
 ):
     """The state (o, lse) that some rows of a sequence have of one split of its keys.
 
     A row is one query of one of the PACKED query heads of a program, which share a KV head (GROUP share it in all); a
-    program takes ROWS of its rows. scale holds log₂e. DIMS and WIDTHS are DIM and WIDTH up to a power of two. WIDE:
-    multiply in float32, as the interpreter must. The strides of keys are constants: so are a tile's addresses, then.
+    program takes ROWS of its rows. scale holds log₂e. DIMS and WIDTHS are DIM and WIDTH up to a power of two. The
+    strides of keys are constants, because a tile's addresses are, then. The interpreter multiplies in float32.
     """
     if EARLY:  # the next kernel may start when it likes
         tl.extra.cuda.gdc_launch_dependents()
@@ -140,7 +141,7 @@ def split_kv_kernel(
     k += batch * k_batch + kv_head * k_head + start * k_key
     v += batch * v_batch + kv_head * v_head + start * v_key
     q_rows = tl.load(q[:, None] + dims[None, :], real & real_dims[None, :], 0.0)
-    if WIDE:
+    if INTERPRETED:
         q_rows = q_rows.to(tl.float32)
 
     m = tl.full([ROWS], float("-inf"), tl.float32)
@@ -151,7 +152,7 @@ def split_kv_kernel(
         slot = tl.minimum(key, last - 1).to(tl.int64)  # beyond the split its last key again, with weight 0 below
         k_block = load(k + slot[None, :] * k_key + dims[:, None], real_dims[:, None], DIM < DIMS)
         v_block = load(v + slot[:, None] * v_key + columns[None, :], real_columns, WIDTH < WIDTHS)
-        if WIDE:
+        if INTERPRETED:
             k_block, v_block = k_block.to(tl.float32), v_block.to(tl.float32)
         s = tl.dot(q_rows, k_block, input_precision="ieee") * scale
         seen = (key < last)[None, :]
@@ -162,7 +163,7 @@ def split_kv_kernel(
         reference = tl.where(top == float("-inf"), 0.0, top)
         alpha, p = tl.exp2(m - reference), tl.exp2(s - reference[:, None])
         l = alpha * l + tl.sum(p, 1)
-        p = p.to(v.dtype.element_ty).to(v_block.dtype)
+        p = rounded(p, v.dtype.element_ty).to(v_block.dtype)
         acc = tl.dot(p, v_block, acc * alpha[:, None], input_precision="ieee")
         m = top
 
@@ -172,7 +173,7 @@ def split_kv_kernel(
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
     lse += split.to(tl.int64) * lse_split + batch * lse_batch + head * lse_head + query.to(tl.int64) * lse_query
-    tl.store(o[:, None] + columns[None, :], result.to(o.dtype.element_ty), real & real_columns)
+    tl.store(o[:, None] + columns[None, :], rounded(result, o.dtype.element_ty), real & real_columns)
     tl.store(lse, natural, row < PACKED * queries)
 
 
@@ -264,11 +265,11 @@ class Call:
         return o.view(*shape, width), lse.view(shape)
 
     def run_one_program_a_head(self, o, lse):
-        """Nothing; the state is written to o and lse by the first step's kernel, which takes the plainest inputs alone."""
+        """Nothing; the state is written to o and lse by the first step's kernel, which takes plain inputs alone."""
         (batch, heads, queries, dim), keys = self.q.shape, self.k.shape[2]
         if queries != 1 or dim != self.v.shape[3] or dim != padded(dim) or keys < 1:
-            raise ValueError(f"the first step takes one query, at least one key, and d = dv, a power of two from 16; got "
-                             f"q {tuple(self.q.shape)}, v {tuple(self.v.shape)}")
+            raise ValueError(f"the first step takes one query, at least one key, and d = dv, a power of two from 16; "
+                             f"got q {tuple(self.q.shape)}, v {tuple(self.v.shape)}")
         o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
         with torch.cuda.device_of(self.q):
             one_program_a_head_kernel[heads, batch](
@@ -287,7 +288,7 @@ class Call:
             plan.tile, plan.num_splits, queries,
             *self.q.stride()[:3], *self.k.stride()[:2], *self.v.stride()[:2], *o.stride()[:4], *lse.stride(),
             k_key=self.k.stride(2), v_key=self.v.stride(2), DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together,
-            ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0, WIDE=INTERPRETED,
+            ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0,
             CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
             num_warps=plan.warps, num_stages=plan.stages, **({"launch_pdl": True} if early > 1 else {}),
         )  # fmt: skip
@@ -319,7 +320,7 @@ def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not 1 <= x.shape[-1] <= LARGEST_DIM:
             raise ValueError(f"{name} must have a head dimension from 1 to {LARGEST_DIM}; got {x.shape[-1]}")
-        if x.stride(-1) != 1 and x.shape[-1] > 1:
+        if x.stride(-1) != 1 and x.shape[-1] > 1 and x.numel():
             raise ValueError(f"{name} must have a last axis of stride 1; got {x.stride(-1)}")
     if q.shape[-2] > LARGEST_QUERIES:
         raise ValueError(f"q must have at most {LARGEST_QUERIES} queries a sequence; got {q.shape[-2]}")
@@ -383,7 +384,7 @@ def _results(q, v, out):
             raise TypeError(f"out must hold {name} as a tensor of {dtype} on {q.device}; got {_described(x)}")
         if tuple(x.shape) != tuple(expected):
             raise ValueError(f"out must hold {name} of shape {tuple(expected)}; got {tuple(x.shape)}")
-    if o.stride(-1) != 1 and o.shape[-1] > 1:
+    if o.stride(-1) != 1 and o.shape[-1] > 1 and o.numel():
         raise ValueError(f"out must hold o with a last axis of stride 1; got {o.stride(-1)}")
     return o, lse
 

@@ -1,0 +1,194 @@
+"""The split-KV and merge kernels compiled, on a CUDA device: random shapes, lengths, graphs, large caches, bits."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from fdmath import LSEState  # noqa: E402
+from fdmath.kernels.merge import merge_states  # noqa: E402
+from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size  # noqa: E402
+from fdmath.verify import reference  # noqa: E402
+from tests.attention.calls import Call, numbers  # noqa: E402
+from tests.kernels.calls import budget, with_lengths  # noqa: E402
+
+FORMATS = ("float16", "bfloat16", "float32")
+SHAPES = [(64, 64, 1, 1), (80, 96, 4, 1), (96, 80, 3, 2), (128, 128, 8, 1), (128, 128, 4, 4), (192, 128, 16, 1),
+          (256, 256, 2, 1), (128, 128, 1, 16), (64, 128, 5, 7)]
+"""(d, dv, query heads a KV head, queries) of the random calls: each is a kernel of its own, compiled once."""
+RANDOM = 23
+"""Random calls of each shape and format: 207 a format."""
+
+
+def judge(call, dtype, state, **splits):
+    """Nothing; fails unless the state is within its budget of what the oracle, or float64 and its bound, certifies."""
+    o, lse = (x.detach().cpu().double().numpy() for x in state)
+    right = reference.attention(call.q, call.k, call.v, call.scale, call.visible())
+    found = right.judge(LSEState(o, lse), budget(call, dtype, **splits))
+    assert found.verdict == "pass", found.detail
+
+
+def tensors(call, dtype):
+    """q, k and v of a call on the device."""
+    return [torch.from_numpy(x).to("cuda", getattr(torch, dtype)) for x in (call.q, call.k, call.v)]
+
+
+def normal(*shape, dtype=torch.float16):
+    """Normal numbers on the device."""
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def equal(a, b):
+    """Whether two states are equal bit for bit, NaN equal to NaN."""
+    return all(x.dtype == y.dtype and bool(((x == y) | (x.isnan() & y.isnan())).all())
+               for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_random_calls_are_within_their_budgets(shape, dtype):
+    (dim, width, group, queries), rng = shape, np.random.default_rng(sum(shape))
+    for _ in range(RANDOM):
+        batch, kv, keys = rng.integers(1, 3), rng.integers(1, 3), int(rng.integers(queries, 300))
+        arrays = [numbers(rng, batch, h, n, w) for h, n, w in ((kv * group, queries, dim), (kv, keys, dim),
+                                                               (kv, keys, width))]
+        starts = rng.integers(0, keys // 2 + 1, batch)
+        lens = np.array([rng.integers(0, keys - s + 1) for s in starts])
+        splits = {"num_splits": int(rng.integers(1, 40))} if rng.random() < 0.7 else {"tile": int(rng.integers(5, 99))}
+        call = Call(*arrays, causal=queries > 1)
+        state = split_kv_decode(*tensors(call, dtype), seq_starts=torch.tensor(starts, device="cuda"),
+                                seq_lens=torch.tensor(lens, device="cuda"), causal=call.causal, **splits)
+        for b, alone in enumerate(with_lengths(call, starts, lens)):
+            judge(alone, dtype, LSEState(state.o[b:b + 1], state.lse[b:b + 1]), **splits)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_is_within_the_budget(step):
+    rng = np.random.default_rng(1)
+    call = Call(numbers(rng, 2, 8, 1, 64), numbers(rng, 2, 2, 700, 64), numbers(rng, 2, 2, 700, 64))
+    judge(call, "float16", decode_by_step(step, *tensors(call, "float16"), num_splits=5), num_splits=5)
+
+
+@pytest.mark.parametrize("dtype", FORMATS[:2])
+def test_the_errors_of_a_long_decode_are_the_outputs_rounding(dtype):
+    shapes = (1, 32, 1, 128), (1, 8, 32768, 128), (1, 8, 32768, 128)
+    q, k, v = (normal(*shape, dtype=getattr(torch, dtype)) for shape in shapes)
+    o, lse = split_kv_decode(q, k, v)
+    scores = q.double() @ k.double().repeat_interleave(4, 1).mT / math.sqrt(128)
+    right = torch.softmax(scores, -1) @ v.double().repeat_interleave(4, 1)
+    error = ((o.double() - right).norm() / right.norm()).item()
+    u = torch.finfo(o.dtype).eps / 2
+    assert error <= u  # in the mean, rounding o costs 0.58 u at most, and rounding P almost nothing at 32768 keys
+    assert (lse - scores.logsumexp(-1)).abs().max().item() <= 16 * 2**-24 * lse.abs().max().item()
+
+
+def test_a_graph_replays_with_other_lengths_and_refuses_those_beyond_the_cache():
+    q, k, v = normal(4, 8, 1, 128), normal(4, 2, 900, 128), normal(4, 2, 900, 128)
+    lens = torch.tensor([900, 3, 0, 451], device="cuda", dtype=torch.int32)
+    for check in (False, True):
+        split_kv_decode(q, k, v, seq_lens=lens, check=check)
+        graph = torch.cuda.CUDAGraph()
+        space = torch.full((workspace_size(q, k, v),), math.nan, device="cuda")
+        with torch.cuda.graph(graph):
+            state = split_kv_decode(q, k, v, seq_lens=lens, check=check, workspace=space)
+        for new in ([900, 3, 0, 451], [9, 900, 900, 1], [0, 0, 0, 0]):
+            lens.copy_(torch.tensor(new))
+            graph.replay()
+            assert equal(state, split_kv_decode(q, k, v, seq_lens=lens))
+        lens.copy_(torch.tensor([901, 5, -1, 900]))
+        graph.replay()
+        cut = split_kv_decode(q, k, v, seq_lens=lens.clamp(0, 900))
+        if check:
+            assert state.o[[0, 2]].isnan().all() and state.lse[[0, 2]].isnan().all()
+            assert equal((state.o[[1, 3]], state.lse[[1, 3]]), (cut.o[[1, 3]], cut.lse[[1, 3]]))
+            with pytest.raises(ValueError, match=r"^seq_lens must be from 0 to the 900 slots"):
+                split_kv_decode(q, k, v, seq_lens=lens, check=True)
+        else:
+            assert equal(state, cut)
+        lens.copy_(torch.tensor([900, 3, 0, 451]))
+
+
+def test_a_graph_may_begin_with_it_and_join_other_work():
+    q, k, v = normal(2, 8, 1, 128), normal(2, 2, 5000, 128), normal(2, 2, 5000, 128)
+    want, pinned = split_kv_decode(q, k, v), torch.zeros_like(q)
+    other, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = split_kv_decode(q, k, v)
+        pinned.copy_(q)  # a copy, then a kernel started early behind it, then two streams that join
+        second = split_kv_decode(pinned, k, v)
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            third = split_kv_decode(pinned, k, v)
+        torch.cuda.current_stream().wait_stream(other)
+        fourth = split_kv_decode(pinned, k, v)
+        pinned.zero_()
+    for _ in range(3):
+        graph.replay()
+    assert all(equal(state, want) for state in (first, second, third, fourth))
+
+
+def test_kernels_started_early_never_read_what_is_not_yet_written():
+    k, v, q = normal(1, 8, 4096, 128), normal(1, 8, 4096, 128), normal(1, 32, 1, 128)
+    calm = [split_kv_decode(q * (i + 1), k, v) for i in range(8)]
+    torch.cuda.synchronize()
+    for _ in range(50):  # each call reads what the kernel before it has just written
+        x = q.clone()
+        for i in range(8):
+            state = split_kv_decode(x, k, v)
+            assert equal(state, calm[i]) if i == 7 else True
+            x = q * (i + 2)
+
+
+def test_the_same_bits_every_time_alone_in_a_batch_and_whatever_memory_held():
+    q, k, v = normal(16, 8, 1, 128), normal(16, 2, 3000, 128), normal(16, 2, 3000, 128)
+    lens = torch.randint(0, 3001, (16,), device="cuda")
+    want = split_kv_decode(q, k, v, seq_lens=lens, tile=512)
+    space = torch.full((workspace_size(q, k, v, tile=512),), math.nan, device="cuda")
+    assert all(equal(split_kv_decode(q, k, v, seq_lens=lens, tile=512, workspace=space), want) for _ in range(20))
+    for b in range(16):
+        alone = split_kv_decode(q[b:b + 1], *(x[b:b + 1, :, :lens[b]] for x in (k, v)), tile=512)
+        assert equal((alone.o[0], alone.lse[0]), (want.o[b], want.lse[b]))
+    slot = torch.arange(3000, device="cuda")
+    dirty = [x.masked_fill((slot >= lens[:, None])[:, None, :, None], math.nan) for x in (k, v)]
+    assert equal(split_kv_decode(q, *dirty, seq_lens=lens, tile=512), want)
+
+
+@pytest.mark.parametrize("layout", ["heads first", "heads last"])
+def test_a_cache_beyond_2_to_the_31_numbers_is_read_at_its_end(layout):
+    if torch.cuda.get_device_properties(0).total_memory < 24 * 2**30:
+        pytest.skip("needs 24 GiB of memory")
+    heads, keys, dim = 2, 2**23 + 1000, 128  # 2³¹ numbers and more
+    k = torch.zeros((1, heads, keys, dim) if layout == "heads first" else (1, keys, heads, dim), device="cuda",
+                    dtype=torch.float16)
+    v = torch.zeros_like(k)
+    if layout == "heads last":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    k[:, :, -700:], v[:, :, -700:] = normal(1, heads, 700, dim), normal(1, heads, 700, dim)
+    q = normal(1, 8, 1, dim)
+    start = torch.tensor([keys - 700], device="cuda")
+    want = split_kv_decode(q, k[:, :, -700:], v[:, :, -700:], num_splits=3)
+    assert equal(split_kv_decode(q, k, v, seq_starts=start, num_splits=3), want)
+    whole = split_kv_decode(torch.zeros_like(q), k, v.fill_(1))
+    assert (whole.o == 1).all()
+    assert (whole.lse - math.log(keys)).abs().max().item() <= 8 * 2**-24 * math.log(keys)  # a few roundings of lse
+
+
+def test_merge_takes_any_number_of_parts_rows_and_formats():
+    for (parts, rows, width), dtype in itertools.product([(1, 5, 64), (2, 900, 128), (70, 33, 80), (1000, 3, 256)],
+                                                         (torch.float32, torch.float16, torch.bfloat16)):
+        o, lse = normal(parts, rows, width, dtype=dtype), 5 * normal(parts, rows, dtype=torch.float32)
+        lse[torch.rand(parts, rows, device="cuda") < 0.3] = -math.inf
+        o[lse == -math.inf] = math.nan
+        got = merge_states(o, lse)
+        clean = torch.where((lse == -math.inf)[..., None], 0.0, o.double())
+        total = lse.double().logsumexp(0)
+        weight = torch.exp(lse.double() - torch.where(total == -math.inf, 0.0, total))
+        right, size = ((weight[..., None] * x).sum(0) for x in (clean, clean.abs()))
+        u, fine = torch.finfo(dtype).eps / 2, 2**-24
+        bound = (u if dtype != torch.float32 else 0) * right.abs() + (parts + 60) * fine * (1 + 5 * 4) * size
+        assert ((got.o.double() - right).abs() <= bound + 1e-40).all()  # the smallest float32 numbers
+        assert torch.equal(got.lse == -math.inf, total == -math.inf)

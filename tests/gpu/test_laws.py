@@ -1,0 +1,18 @@
+"""The laws asked of the compiled kernels on a CUDA device, ten cases a cell."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from fdmath.verify.judge import ask  # noqa: E402
+from fdmath.verify.laws import LAWS  # noqa: E402
+from tests.kernels.subjects import subjects  # noqa: E402
+
+CELLS = [(law, s) for s in subjects("cuda") for law in LAWS.values() if law.concerns(s) and law.name != "gradient"]
+
+
+@pytest.mark.parametrize(("law", "subject"), CELLS, ids=[f"{law.name}-{s.name}" for law, s in CELLS])
+def test_law(law, subject):
+    cell = ask(law, subject, 10)
+    assert cell.verdict == "pass", cell.counterexample
