@@ -119,10 +119,10 @@ _BOUND = {"marker": "", "linestyle": ":", "linewidth": 1.5}
 def error_plot(x, series, *, xlabel, title, base=10):
     """A figure of measured errors and their proven bounds on two logarithmic axes, in units of u·Σp|v|.
 
-    x: (n,); series: name → (measured, bound), each (n,), in that unit; bound None where none is meant. A measured error has a colour, a hollow
-    marker and a line style of its own, later ones smaller and thinner, so that series which agree are all
-    seen; its bound is a thin dotted line of the same colour without markers. An error below a hundredth of
-    the unit (0 among them) is drawn there. base: of the horizontal axis, 10 or 2.
+    x: (n,); series: name → (measured, bound), each (n,), in that unit; bound None where none is meant. A
+    measured error has a colour, a hollow marker and a line style of its own, later ones smaller and thinner, so
+    that series which agree are all seen; its bound is a thin dotted line of the same colour without markers. An
+    error below a hundredth of the unit (0 among them) is drawn there. base: of the horizontal axis, 10 or 2.
     """
     figure, axes = new_figure(title=title, xlabel=xlabel, ylabel="error of o / (u·Σp|v|)", yscale="log")
     axes.set_xscale("log", base=base)

@@ -11,7 +11,7 @@ Every law is written once, against this interface:
 
 Blocks and calls besides:
 
-    spoiled(subject)        the cases with NaN (or a score +∞) at one key, the rows that see it, the rows out of its reach
+    spoiled(subject)        cases with NaN (or a score +∞) at one key, the rows that see it, the rows of other heads
 """
 
 import math
@@ -162,7 +162,7 @@ class BlockCase:
         return rounding.exact(self.scores)
 
     def spoiled(self, subject):
-        """(case, rows that see a NaN, rows of other heads: none) for the first and the last key, as v and as a score."""
+        """(case, rows that see a NaN, rows of other heads: none) for the first and last key, in v and as a score."""
         visible = self.scores > -np.inf
         for j in {0, self.scores.shape[-1] - 1} if self.scores.shape[-1] else ():
             seen, nowhere = visible[:, j], np.zeros(len(visible), bool)

@@ -440,14 +440,12 @@ def poison(subject, case):
 
 @law("NaN in, where it is seen  ⇒  o is NaN", KEYED, name="seen NaN")
 def seen_nan(subject, case):
-    """NaN in v or a score NaN or +∞ makes o NaN in the rows that see its key; other heads and sequences stay as they are."""
-    was, found = case.run(subject), HOLDS
-    budget = case.budget(subject)
+    """NaN in v, or a score NaN or +∞, makes o NaN in the rows that see its key, and changes no other head."""
+    was, budget, found = as_pair(case.run(subject)), case.budget(subject), HOLDS
     for one, seen, apart in case.spoiled(subject):
         got = as_pair(one.run(subject))
-        found = found & is_nan(got.o, seen).on(one)
-        kept = (LSEState(np.where(apart[..., None], s.o, 0.0), np.where(apart, s.lse, 0.0)) for s in (got, as_pair(was)))
-        found = found & same(*kept, budget).on(one)
+        kept = (LSEState(np.where(apart[..., None], s.o, 0.0), np.where(apart, s.lse, 0.0)) for s in (got, was))
+        found = found & is_nan(got.o, seen).on(one) & same(*kept, budget).on(one)
     return found
 
 

@@ -107,6 +107,15 @@ def test_a_nan_reaches_the_rows_of_its_own_head_that_see_it(bad):
     assert not apart[0, :2].any() and apart[0, 2:].all() and apart[1].all()
 
 
+def test_the_last_key_in_use_is_spoiled_where_lengths_differ():
+    arrays = (np.ones(shape, np.float32) for shape in ((2, 2, 1, 2), (2, 1, 5, 2), (2, 1, 5, 1)))
+    case = CallCase(*arrays, seq_lens=np.array([3, 5]))
+    spoiled = list(case.spoiled(Subject("any", "decode", attention)))
+    at = {tuple(np.argwhere(np.isnan(one.v))[0][:3].tolist()) for one, _, _ in spoiled if np.isnan(one.v).any()}
+    assert at == {(0, 0, 0), (0, 0, 2)}
+    assert all(seen[0].all() and not seen[1].any() and np.array_equal(apart, ~seen) for _, seen, apart in spoiled)
+
+
 def test_an_error_is_held_to_its_budget_and_not_to_a_multiple():
     one = LSEState(np.zeros((1, 1)), np.zeros(1))
     for off in (LSEState(np.ones((1, 1)), np.zeros(1)), LSEState(np.zeros((1, 1)), np.ones(1))):

@@ -28,7 +28,8 @@ def drawn(figure, tmp_path):
 def test_the_headline_figure_has_a_panel_a_format_and_a_line_and_a_bound_a_form(panels, tmp_path):
     figure = headline_figure(panels)
     assert drawn(figure, tmp_path) == []
-    assert [axes.get_title() for axes in figure.axes] == ["float32 statistics, $u = 2^{-24}$", "bfloat16 statistics, $u = 2^{-8}$"]
+    titles = ["float32 statistics, $u = 2^{-24}$", "bfloat16 statistics, $u = 2^{-8}$"]
+    assert [axes.get_title() for axes in figure.axes] == titles
     for axes in figure.axes:
         for form in headline.FORMS:
             (line,) = (found for found in axes.get_lines() if found.get_label() == form)
