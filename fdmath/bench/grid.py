@@ -103,18 +103,33 @@ def captured(names=HEADS, dtype="float32"):
 
 def measure(case, tile, kinds=KINDS, orders=ORDERS):
     """The Rows of one Case in tiles of `tile` keys: each source with each of the kinds and orders, by name."""
-    out = rounding.format_of(case.dtype)
-    unit = out.u * case.exact.scale_o
+    out, unit = rounding.format_of(case.dtype), _unit(case)
     for kind in kinds:
         parts, errors = tiles_with_budgets(case, tile, KINDS[kind])
         for order in orders:
-            state = fdmath.split_kv_attention(case.q, case.k, case.v, tile=tile, kind=KINDS[kind], order=ORDERS[order])
+            error, lse_error = _errors(case, tile, kind, order)
             budget = call_budget(parts, errors, ORDERS[order], out)
-            error, lse_error = case.exact.errors(state)
             ratio = np.maximum(np.max(error / budget.o, axis=-1), lse_error / budget.lse)
             columns = (x.reshape(len(case.sources), -1).max(axis=-1) for x in (error / unit, budget.o / unit, ratio))
             for source, *figures in zip(case.sources, *columns, strict=True):
                 yield Row(case.keys, tile, kind, order, source, case.dtype, *map(float, figures))
+
+
+def worst_error(case, tile, kind, order):
+    """The worst error of o of each source, (S,), in u·Σp|v|: as `measure` has it, without the bounds, which take longer."""
+    error, _ = _errors(case, tile, kind, order)
+    return (error / _unit(case)).reshape(len(case.sources), -1).max(axis=-1)
+
+
+def _errors(case, tile, kind, order):
+    """The errors of o and of lse of the call, in the numbers themselves."""
+    state = fdmath.split_kv_attention(case.q, case.k, case.v, tile=tile, kind=KINDS[kind], order=ORDERS[order])
+    return case.exact.errors(state)
+
+
+def _unit(case):
+    """u·Σp|v| of each number of o, u the unit roundoff of the inputs' format."""
+    return rounding.format_of(case.dtype).u * case.exact.scale_o
 
 
 def tiles_with_budgets(case, tile, kind):

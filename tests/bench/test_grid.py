@@ -26,6 +26,13 @@ def test_every_kind_order_and_source_is_a_cell_within_its_bound(case, rows):
     assert all(row.ratio <= 1 and row.error <= row.bound for row in rows)
 
 
+def test_the_worst_error_is_that_of_the_cell(case, rows):
+    for kind, order in ("o/lse", "chain"), ("m/l/acc", "tree"):
+        found = grid.worst_error(case, 16, kind, order)
+        assert found.tolist() == [row.error for row in grid.select(rows, kind=kind, order=order)]
+        assert found.shape == (2,) and np.all(found > 0)
+
+
 def test_sixteen_bit_inputs_are_judged_in_their_own_format():
     case = grid.synthetic(100, "bfloat16", levels=(30,))
     (row,) = grid.measure(case, 32, ["o/lse"], ["tree"])
