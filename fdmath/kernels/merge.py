@@ -6,12 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
+from fdmath.kernels import checks
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""Whether the kernels of this process run in Triton's interpreter."""
-
+INTERPRETED = tl.constexpr(checks.INTERPRETED)
 LOG2E = tl.constexpr(1 / math.log(2))
 
 
@@ -65,7 +63,7 @@ def merge_kernel(
     query, head, batch = row % queries, (row // queries) % heads, (row // queries) // heads
     o += batch.to(tl.int64) * o_batch + head.to(tl.int64) * o_head + query.to(tl.int64) * o_query
     lse += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head + query.to(tl.int64) * lse_query
-    tl.store(o + columns, rounded(acc / divisor, o.dtype.element_ty), mask=columns < WIDTH)
+    tl.store(o + columns, rounded(tl.div_rn(acc, divisor), o.dtype.element_ty), mask=columns < WIDTH)
     natural = rounded(level + tl.log(divisor), lse.dtype.element_ty)
     tl.store(lse + columns * 0, natural, mask=columns == 0)
 
@@ -73,14 +71,14 @@ def merge_kernel(
 def merge_tile(parts, width, fixed=False):
     """(parts at a time, columns, warps) of a program that merges `parts` parts of rows of `width` columns.
 
-    The more parts, the fewer columns, so that there are programs enough to read them. fixed: the same for any number
-    of parts, so that the order of the sums, and with it every bit, does not depend on parts that hold nothing.
+    The more parts, the fewer columns, so that there are programs enough to read them (measured on an H200 for 2 to
+    256 parts). fixed: the same columns and one warp for any number of parts. Then absent parts, which are zeros, move
+    no bit, because a sum over a power of two adds its halves: a row does not see how many parts others have.
     """
-    if fixed:
-        return 16, 32, 1
     at_once = min(triton.next_power_of_2(parts), 64)
-    columns = min(triton.next_power_of_2(width), 32 if parts > 8 else 128)
-    return at_once, columns, max(1, at_once * columns // 512)
+    columns = 32 if fixed or 4 < parts <= 8 else 128 if parts <= 4 else 16
+    columns = min(triton.next_power_of_2(width), columns)
+    return at_once, columns, 1 if fixed else max(1, at_once * columns // 512)
 
 
 def launch_merge(o_parts, lse_parts, o, lse, fixed=False, early=False):
@@ -108,7 +106,7 @@ def merge_states(o, lse):
     gives NaN. Deterministic. One host call, no synchronisation. No gradient.
     Raises TypeError for other kinds, dtypes or devices, ValueError for shapes. Source: document A, 2.3.4.
     """
-    check_tensors(o=o, lse=lse)
+    checks.check_tensors(o=o, lse=lse)
     LSEState(o, lse)
     if o.ndim < 2 or o.shape[0] < 1:
         raise ValueError(f"o must have a leading axis of at least one part, (P, …, dv); got shape {tuple(o.shape)}")
@@ -120,16 +118,3 @@ def merge_states(o, lse):
         with torch.cuda.device_of(o):
             launch_merge(*flat, out.view(1, 1, rows, width), out_lse.view(1, 1, rows))
     return LSEState(out, out_lse)
-
-
-def check_tensors(**tensors):
-    """Nothing; raises TypeError, naming the argument, for what the kernels of this process cannot read."""
-    backends.array_namespace(**tensors)
-    for name, x in tensors.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}")
-        if backends.float_name(x, name) == "float64":
-            raise TypeError(f"{name} must be float16, bfloat16 or float32; got float64")
-        if not (x.is_cuda or INTERPRETED):
-            raise TypeError(f"{name} must be on a CUDA device, or TRITON_INTERPRET=1 set before these kernels are "
-                            f"imported, which runs them on the CPU; got {x.device}")

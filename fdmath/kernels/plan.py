@@ -19,15 +19,22 @@ LEAST_STEP = 16
 FEW_STEPS = 8
 """Below so many steps a program's start and end weigh, and other programs of its multiprocessor have to cover them."""
 
+LONG = 1024 * KIB
+"""Bytes from which a program is long: a single round of long programs lost 1 % when it was started early (H200)."""
+
 
 class Plan(NamedTuple):
-    """The cut of a call: splits, keys a split (0: even splits), keys a step, warps a program, stages of loads."""
+    """The cut of a call: splits, keys a split (0: even splits), keys a step, warps a program, stages of loads.
+
+    early: whether the first kernel is started before the kernel in front of it has ended.
+    """
 
     num_splits: int
     tile: int
     block: int
     warps: int
     stages: int
+    early: bool
 
 
 @functools.lru_cache(maxsize=1024)
@@ -39,26 +46,39 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
         cost(S) = ⌈programs·S / multiprocessors⌉ · (step·⌈keys / (S·step)⌉·key_bytes + START) + (S > 1)·START
 
     A step is as many keys as `largest_step` allows, or half of them; of equal costs the larger step, then the fewer
-    splits. S = 1 and the most that w programs a multiprocessor allow, w = 1 … 4, are tried, and of those with as many
-    steps the fewest are taken. num_splits or tile, if given, fix S. Then, while programs wait for a place on a
-    multiprocessor and have few steps each, steps are halved, so that twice as many find one. key_bytes: K and V of
-    one key in shared memory, that is padded; shared: the bytes of shared memory that a program may use.
+    splits. Tried are S = 1, and the most that w programs a multiprocessor allow, w = 1 … 4, or fewer with as many
+    steps. Then, while programs wait for a place on a multiprocessor and have few steps each, steps are halved, so that
+    twice as many find one. num_splits, if given, fixes S. tile, if given, fixes all but S: half steps, so that two
+    programs fit on a multiprocessor, whatever the batch. key_bytes: K and V of one key in shared memory, that is
+    padded; shared: the bytes of shared memory that a program may use.
     """
     largest = largest_step(key_bytes, shared)
+    half = max(largest // 2, LEAST_STEP)
     if tile is not None:
-        return Plan(max(1, -(-keys // tile)), tile, largest, 4, 3)
-    given = [num_splits] if num_splits else None
-    _, smaller, splits = min(
-        (cost(splits, step, programs, keys, key_bytes, multiprocessors), largest - step, splits)
-        for step in (largest, max(largest // 2, LEAST_STEP))
-        for splits in given or _candidates(programs, keys, multiprocessors, step)
-    )
-    step = largest - smaller
-    places = multiprocessors * largest // step
-    while step > 32 and places < programs * splits and -(-keys // (splits * step)) < FEW_STEPS:
-        step, places = step // 2, places * 2
-    return Plan(splits, 0, step, 4 if programs * splits <= multiprocessors or step == largest else 2,
-                3 if step == largest else 4)
+        splits, step, warps = max(1, -(-keys // tile)), half, 2
+    else:
+        given = [num_splits] if num_splits else None
+        _, smaller, splits = min(
+            (cost(splits, step, programs, keys, key_bytes, multiprocessors), largest - step, splits)
+            for step in (largest, half)
+            for splits in given or _candidates(programs, keys, multiprocessors, step)
+        )
+        step = largest - smaller
+        while step > 32 and _wait(programs * splits, multiprocessors * largest // step, -(-keys // (splits * step))):
+            step //= 2
+        warps = 4 if programs * splits <= multiprocessors else max(1, 4 * step // largest)
+    alone = splits == 1 and programs <= multiprocessors and keys * key_bytes > LONG
+    return Plan(splits, tile or 0, step, warps, 3 if step == largest else 4, not alone)
+
+
+def _wait(programs, places, steps):
+    """Whether programs of few steps wait for a place."""
+    return programs > places and steps < FEW_STEPS
+
+
+def least_warps(rows, width):
+    """The fewest warps that hold the sums of rows × width in 64 registers a thread: a power of two."""
+    return max(1, rows * width // (32 * 64))
 
 
 def cost(splits, step, programs, keys, key_bytes, multiprocessors):

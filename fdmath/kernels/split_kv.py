@@ -23,11 +23,12 @@ import triton.language as tl
 
 from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import key_ranges
-from fdmath.attention.reference import check_scale, check_shapes
-from fdmath.kernels.merge import INTERPRETED, check_tensors, launch_merge, rounded
-from fdmath.kernels.plan import decode_plan
+from fdmath.attention.reference import check_scale
+from fdmath.kernels import checks
+from fdmath.kernels.merge import INTERPRETED, launch_merge, rounded
+from fdmath.kernels.plan import decode_plan, least_warps
 
-LARGEST_DIM, LARGEST_QUERIES, LARGEST_ROWS, MOST_SPLITS = 256, 16, 64, 65535
+LARGEST_ROWS, MOST_SPLITS = 64, 65535
 LOG2E = 1 / math.log(2)
 LN2 = tl.constexpr(math.log(2))
 
@@ -68,7 +69,7 @@ def one_program_a_head_kernel(
         l = alpha * l + tl.sum(p, 0)
         acc = alpha * acc + tl.sum(p[:, None] * v_block, 0)
         m = top
-    tl.store(o + batch * o_batch + head * o_head + dims, rounded(acc / l, o.dtype.element_ty))
+    tl.store(o + batch * o_batch + head * o_head + dims, rounded(tl.div_rn(acc, l), o.dtype.element_ty))
     tl.store(lse + batch * lse_batch + head * lse_head, (m + tl.log2(l)) * LN2)
 
 
@@ -168,7 +169,7 @@ def split_kv_kernel(
         m = top
 
     divisor = tl.where(l == 0, 1.0, l)
-    natural, result = (m + tl.log2(divisor)) * LN2, acc / divisor[:, None]
+    natural, result = (m + tl.log2(divisor)) * LN2, tl.div_rn(acc, divisor[:, None])
     if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
@@ -196,7 +197,7 @@ def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None,
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document A, section 3.
     """
     call = prepare(q, k, v, seq_lens=seq_lens, seq_starts=seq_starts, causal=causal, scale=scale, check=check)
-    o, lse = _results(q, v, out)
+    o, lse = checks.results(q, v, out)
     call.run(call.plan(num_splits, tile), o, lse, workspace)
     return LSEState(o, lse)
 
@@ -243,7 +244,7 @@ class Call:
 
     def run(self, plan, o, lse, workspace=None, packed=True, early=2):
         """Nothing; the state is written to o and lse. packed, early: see `STEPS` (early only where the device can)."""
-        o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
+        o, lse = checks.four_axes("out", o, o.ndim), checks.four_axes("out", lse[..., None], o.ndim)[..., 0]
         early = early if device_of(self.q).early else 0
         if not o.numel():
             return
@@ -260,7 +261,7 @@ class Call:
         shape, width, needed = (num_splits, *self.q.shape[:3]), self.v.shape[3], self.partial_numbers(num_splits)
         if workspace is None:
             workspace = torch.empty(needed, dtype=torch.float32, device=self.q.device)
-        _check_workspace(workspace, needed, self.q)
+        checks.check_workspace(workspace, needed, self.q)
         o, lse = workspace.view(-1)[:needed].split([needed // (width + 1) * width, needed // (width + 1)])
         return o.view(*shape, width), lse.view(shape)
 
@@ -270,7 +271,7 @@ class Call:
         if queries != 1 or dim != self.v.shape[3] or dim != padded(dim) or keys < 1:
             raise ValueError(f"the first step takes one query, at least one key, and d = dv, a power of two from 16; "
                              f"got q {tuple(self.q.shape)}, v {tuple(self.v.shape)}")
-        o, lse = _four_axes("out", o, o.ndim), _four_axes("out", lse[..., None], o.ndim)[..., 0]
+        o, lse = checks.four_axes("out", o, o.ndim), checks.four_axes("out", lse[..., None], o.ndim)[..., 0]
         with torch.cuda.device_of(self.q):
             one_program_a_head_kernel[heads, batch](
                 self.q, self.k, self.v, o, lse, self.scale * LOG2E, keys, *self.q.stride()[:2], *self.k.stride()[:3],
@@ -290,7 +291,8 @@ class Call:
             k_key=self.k.stride(2), v_key=self.v.stride(2), DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together,
             ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0,
             CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
-            num_warps=plan.warps, num_stages=plan.stages, **({"launch_pdl": True} if early > 1 else {}),
+            num_warps=max(plan.warps, least_warps(rows, padded(width))), num_stages=plan.stages,
+            **({"launch_pdl": True} if early > 1 and plan.early else {}),
         )  # fmt: skip
 
 
@@ -302,7 +304,7 @@ def decode_by_step(step, q, k, v, num_splits=None):
     if step not in STEPS:
         raise ValueError(f"step must be one of {', '.join(STEPS)}; got {step!r}")
     call = prepare(q, k, v)
-    o, lse = _results(q, v, None)
+    o, lse = checks.results(q, v, None)
     if STEPS[step] is not None:
         call.run(call.plan(num_splits), o, lse, **STEPS[step])
     else:
@@ -312,27 +314,15 @@ def decode_by_step(step, q, k, v, num_splits=None):
 
 def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None, check=False):
     """The checked Call; raises TypeError for kinds, dtypes and devices, ValueError for shapes and values."""
-    check_tensors(q=q, k=k, v=v)
-    for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype:
-            raise TypeError(f"{name} must have the dtype of q, {q.dtype}; got {x.dtype}")
-    check_shapes(q, k, v)
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not 1 <= x.shape[-1] <= LARGEST_DIM:
-            raise ValueError(f"{name} must have a head dimension from 1 to {LARGEST_DIM}; got {x.shape[-1]}")
-        if x.stride(-1) != 1 and x.shape[-1] > 1 and x.numel():
-            raise ValueError(f"{name} must have a last axis of stride 1; got {x.stride(-1)}")
-    if q.shape[-2] > LARGEST_QUERIES:
-        raise ValueError(f"q must have at most {LARGEST_QUERIES} queries a sequence; got {q.shape[-2]}")
+    four = checks.check_inputs(q, k, v)
     for name, flag in (("causal", causal), ("check", check)):
         if not isinstance(flag, bool):
             raise TypeError(f"{name} must be True or False; got {flag!r}")
-    four = [_four_axes(name, x, x.ndim) for name, x in (("q", q), ("k", k), ("v", v))]
     for name, x in (("seq_lens", seq_lens), ("seq_starts", seq_starts)):
-        _check_lengths(name, x, q, len(four[0]))
+        checks.check_lengths(name, x, q, len(four[0]))
     capturing = q.is_cuda and torch.cuda.is_current_stream_capturing()
     if check and not capturing:
-        _check_cache(seq_lens, seq_starts, k.shape[-2])
+        checks.check_cache(seq_lens, seq_starts, k.shape[-2])
     return Call(*four, seq_lens, seq_starts, causal, check_scale(scale, q.shape[-1]), check and capturing)
 
 
@@ -360,65 +350,3 @@ def device_of(x):
 def padded(size):
     """The axis that holds `size` numbers in a kernel: a power of two, at least 16."""
     return max(16, triton.next_power_of_2(size))
-
-
-def _four_axes(name, x, axes):
-    """x, which has `axes` axes, with four, as a view; ValueError where its leading axes cannot be folded into one."""
-    if axes <= 4:
-        return x[(None,) * (4 - axes)]
-    try:
-        return x.view(math.prod(x.shape[:-3]), *x.shape[-3:])
-    except RuntimeError:
-        raise ValueError(f"{name} must have leading axes that fold into one without a copy; got shape "
-                         f"{tuple(x.shape)} with strides {x.stride()}") from None
-
-
-def _results(q, v, out):
-    """(o, lse) to be written: those of `out`, checked, or new ones."""
-    shape = (*q.shape[:-1], v.shape[-1])
-    if out is None:
-        return q.new_empty(shape), q.new_empty(shape[:-1], dtype=torch.float32)
-    o, lse = out
-    for name, x, expected, dtype in (("o", o, shape, q.dtype), ("lse", lse, shape[:-1], torch.float32)):
-        if not isinstance(x, torch.Tensor) or x.dtype != dtype or x.device != q.device:
-            raise TypeError(f"out must hold {name} as a tensor of {dtype} on {q.device}; got {_described(x)}")
-        if tuple(x.shape) != tuple(expected):
-            raise ValueError(f"out must hold {name} of shape {tuple(expected)}; got {tuple(x.shape)}")
-    if o.stride(-1) != 1 and o.shape[-1] > 1 and o.numel():
-        raise ValueError(f"out must hold o with a last axis of stride 1; got {o.stride(-1)}")
-    return o, lse
-
-
-def _check_workspace(workspace, needed, q):
-    """Nothing; raises TypeError, ValueError for a workspace that cannot hold `needed` float32 numbers."""
-    if not isinstance(workspace, torch.Tensor) or workspace.dtype != torch.float32 or workspace.device != q.device:
-        raise TypeError(f"workspace must be a tensor of torch.float32 on {q.device}; got {_described(workspace)}")
-    if workspace.numel() < needed or not workspace.is_contiguous():
-        raise ValueError(f"workspace must be contiguous with at least {needed} numbers; got {workspace.numel()}")
-
-
-def _check_lengths(name, x, q, batch):
-    """Nothing; raises TypeError, ValueError for what is no integer for each sequence on q's device."""
-    if x is None:
-        return
-    if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
-        raise TypeError(f"{name} must be a tensor of torch.int32 or torch.int64 on {q.device}; got {_described(x)}")
-    if tuple(x.shape) != (batch,) or not x.is_contiguous():
-        raise ValueError(f"{name} must be contiguous and of shape ({batch},); got {tuple(x.shape)}")
-
-
-def _check_cache(seq_lens, seq_starts, keys):
-    """Nothing; raises ValueError for a start or a length that a cache of `keys` slots does not have."""
-    starts = torch.zeros(1, dtype=torch.int64) if seq_starts is None else seq_starts.cpu().long()
-    if bool(((starts < 0) | (starts > keys)).any()):
-        raise ValueError(f"seq_starts must be from 0 to {keys}, the slots of the cache; got {starts.tolist()}")
-    if seq_lens is not None:
-        lens = seq_lens.cpu().long()
-        if bool(((lens < 0) | (starts + lens > keys)).any()):
-            raise ValueError(f"seq_lens must be from 0 to the {keys} slots of the cache less seq_starts; got "
-                             f"{lens.tolist()} from {starts.tolist()}")
-
-
-def _described(x):
-    """What an argument is, for an error message."""
-    return f"{x.dtype} on {x.device}" if isinstance(x, torch.Tensor) else type(x).__name__

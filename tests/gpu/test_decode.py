@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from fdmath import LSEState  # noqa: E402
-from fdmath.kernels.merge import merge_states  # noqa: E402
+from fdmath import LSEState, backend_for, split_kv_attention  # noqa: E402
+from fdmath.kernels.merge import launch_merge, merge_states  # noqa: E402
 from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size  # noqa: E402
 from fdmath.verify import reference  # noqa: E402
 from tests.attention.calls import Call, numbers  # noqa: E402
@@ -175,6 +175,34 @@ def test_a_cache_beyond_2_to_the_31_numbers_is_read_at_its_end(layout):
     whole = split_kv_decode(torch.zeros_like(q), k, v.fill_(1))
     assert (whole.o == 1).all()
     assert (whole.lse - math.log(keys)).abs().max().item() <= 8 * 2**-24 * math.log(keys)  # a few roundings of lse
+
+
+def test_auto_takes_the_kernel_where_it_can_do_what_is_asked():
+    q, k, v = normal(2, 8, 1, 128), normal(2, 2, 700, 128), normal(2, 2, 700, 128)
+    assert backend_for(q, k, v) == "triton"
+    assert equal(split_kv_attention(q, k, v), split_kv_decode(q, k, v))
+    assert backend_for(*(x.double() for x in (q, k, v))) == "torch"
+    assert backend_for(q.clone().requires_grad_(), k, v) == "torch"
+    assert backend_for(q.expand(-1, -1, 17, -1), k, v) == "torch"
+    mask = torch.rand(2, 1, 1, 700, device="cuda") < 0.5
+    masked = split_kv_attention(q, k, v, mask=mask)
+    assert masked.o.is_cuda and not equal(masked, split_kv_decode(q, k, v))
+    with pytest.raises(RuntimeError, match=r"^backend 'triton' cannot run: its kernel takes no mask"):
+        split_kv_attention(q, k, v, mask=mask, backend="triton")
+
+
+@pytest.mark.parametrize("width", [64, 80, 128, 256])
+def test_parts_that_are_not_there_move_no_bit_of_a_merge_with_a_fixed_tile(width):
+    o, lse = normal(130, 7, width, dtype=torch.float32), 3 * normal(130, 7, dtype=torch.float32)
+    for parts in (1, 2, 3, 4, 5, 8, 9, 16, 33, 64, 65, 100, 129):
+        states = []
+        for longer in (parts, parts + 1, 130):
+            hidden = lse[:longer].clone()
+            hidden[parts:] = -math.inf
+            out = torch.empty(1, 1, 7, width, device="cuda"), torch.empty(1, 1, 7, device="cuda")
+            launch_merge(o[:longer], hidden, *out, fixed=True)
+            states.append(out)
+        assert equal(states[0], states[1]) and equal(states[0], states[2])
 
 
 def test_merge_takes_any_number_of_parts_rows_and_formats():

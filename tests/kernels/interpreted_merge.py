@@ -84,8 +84,8 @@ def test_shapes_and_strides_are_as_they_come():
 
 
 def test_a_fixed_tile_does_not_see_how_many_parts_there_are():
-    assert len({merge_tile(parts, width, fixed=True) for parts in (1, 16, 300) for width in (64, 128)}) == 1
-    assert merge_tile(2, 128)[0] == 2 and merge_tile(300, 128)[0] == 64
+    assert len({merge_tile(parts, width, fixed=True)[1:] for parts in (1, 16, 300) for width in (64, 128)}) == 1
+    assert merge_tile(2, 128) == (2, 128, 1) and merge_tile(300, 128) == (64, 16, 2) and merge_tile(64, 8)[1] == 8
 
 
 @pytest.mark.parametrize(("error", "text", "o", "lse"), [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fdmath import LSEState
+from fdmath import AccState, LSEState, backend_for, split_kv_attention, tree
 from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size
 from tests.attention.calls import Call, numbers, random_call
 from tests.kernels.calls import DECODE, judged, with_lengths
@@ -216,6 +216,35 @@ def test_bad_input_raises_and_writes_nothing(name):
     with pytest.raises(error, match="^" + text):
         split_kv_decode(**{**arrays, **({} if "out" in wrong else {"out": out}), **wrong})
     assert (out[0] == 7).all() and (out[1] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_split_kv_attention_runs_it_by_name(dtype):
+    call = DECODE["causal, N > Nq"]
+    arrays = tensors(call, dtype)
+    options = {"num_splits": 3, "causal": True, "scale": 0.5}
+    want = split_kv_decode(*arrays, **options)
+    assert equal(split_kv_attention(*arrays, **options, backend="triton"), want)
+    wide = split_kv_attention(*arrays, **options, backend="triton", out_dtype="float32")
+    assert wide.o.dtype == torch.float32 and torch.equal(wide.o.to(arrays[0].dtype), want.o)
+    assert backend_for(*arrays) == "torch"  # on a CPU "auto" does not interpret
+
+
+@pytest.mark.parametrize(("text", "options"), [
+    ("its kernel takes no mask", {"mask": torch.ones(1, dtype=torch.bool)}),
+    ("its kernel merges pairs", {"kind": AccState}),
+    ("its kernel merges pairs", {"order": tree}),
+    ("its kernel keeps statistics in float32", {"stats_dtype": "float16"}),
+    ("its kernel keeps statistics in float32", {"out_dtype": torch.float64}),
+])  # fmt: skip
+def test_what_it_cannot_do_is_refused_by_name(text, options):
+    arrays = tensors(DECODE["causal, N > Nq"])
+    with pytest.raises(RuntimeError, match=f"^backend 'triton' cannot run: {text}"):
+        split_kv_attention(*arrays, backend="triton", **options)
+    with pytest.raises(RuntimeError, match=r"^backend 'triton' cannot run: its kernel has no gradient"):
+        split_kv_attention(arrays[0].requires_grad_(), *arrays[1:], backend="triton")
+    with pytest.raises(RuntimeError, match=r"^backend 'triton' cannot run: q must be float16, bfloat16 or float32"):
+        split_kv_attention(*(x.detach().double() for x in arrays), backend="triton")
 
 
 def test_numbers_are_what_the_formats_hold():

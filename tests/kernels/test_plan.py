@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fdmath.kernels.plan import KIB, OTHERS, START, cost, decode_plan, largest_step
+from fdmath.kernels.plan import KIB, OTHERS, START, cost, decode_plan, largest_step, least_warps
 
 H200 = {"multiprocessors": 132, "shared": 227 * KIB}
 A100 = {"multiprocessors": 108, "shared": 163 * KIB}
@@ -29,7 +29,7 @@ def test_the_cost_is_what_the_busiest_multiprocessor_reads_and_waits():
 def test_a_plan_can_run_and_costs_no_more_than_one_split_or_all_programs_at_once(card, programs, keys, key_bytes):
     plan = decode_plan(programs, keys, key_bytes, **card)
     assert 1 <= plan.num_splits <= max(1, keys) and plan.tile == 0
-    assert plan.block in (16, 32, 64, 128) and plan.warps in (2, 4) and plan.stages in (3, 4)
+    assert plan.block in (16, 32, 64, 128) and plan.warps in (1, 2, 4) and plan.stages in (3, 4)
     assert held(plan, key_bytes) <= card["shared"]
     largest = largest_step(key_bytes, card["shared"])
     best = min(cost(plan.num_splits, step, programs, keys, key_bytes, card["multiprocessors"])
@@ -43,12 +43,21 @@ def test_few_heads_are_split_until_every_multiprocessor_has_a_program():
         plan = decode_plan(programs, keys, 512, **H200)
         assert 120 <= programs * plan.num_splits <= 132
     assert decode_plan(128, 8192, 512, **H200).num_splits == 1
-    assert decode_plan(512, 4096, 512, **H200) == (1, 0, 128, 4, 3)
+    assert decode_plan(512, 4096, 512, **H200) == (1, 0, 128, 4, 3, True)
 
 
 def test_short_programs_that_wait_for_a_place_take_smaller_steps():
-    assert decode_plan(256, 512, 512, **H200)[2:] == (64, 2, 4)
-    assert decode_plan(512, 256, 512, **H200)[2:] == (32, 2, 4)
+    assert decode_plan(256, 512, 512, **H200)[2:] == (64, 2, 4, True)
+    assert decode_plan(512, 256, 512, **H200)[2:] == (32, 1, 4, True)
+
+
+def test_a_single_round_of_long_programs_is_not_started_early():
+    assert not decode_plan(128, 8192, 512, **H200).early
+    assert decode_plan(128, 1024, 512, **H200).early and decode_plan(256, 8192, 512, **H200).early
+
+
+def test_warps_hold_the_sums_in_registers():
+    assert [least_warps(rows, width) for rows, width in ((16, 16), (16, 128), (16, 256), (64, 256))] == [1, 1, 2, 8]
 
 
 def test_what_is_given_is_kept():
