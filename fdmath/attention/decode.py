@@ -16,11 +16,13 @@ from fdmath.attention.softmax import in_spelling, partial_state
 
 DEFAULT_TILE = 2048
 
-# What backend="auto" may take; a module is imported only when its backend runs. A Triton row comes with its kernel.
+# What backend="auto" may take; a module is imported only when its backend runs, or is asked whether it can.
 _IMPLEMENTATIONS = {
     "numpy": "fdmath.attention.decode:split_kv_by_states",
     "torch": "fdmath.attention.decode:split_kv_by_states",
+    "triton": "fdmath.kernels.backend:split_kv_by_kernel",
 }
+_REFUSAL = "fdmath.kernels.backend:refusal"
 
 
 def key_ranges(keys, tile=None, num_splits=None):
@@ -47,11 +49,13 @@ def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, or
     Arguments and result as for `attention`. tile: keys a tile (the last one short); num_splits: as even as
     possible, empty parts allowed; give at most one. kind: the spelling in which states are kept and merged.
     order: sequential, tree, flat, streams(n, then=…), ring(r). stats_dtype: a lower format for m, l and lse.
-    backend: "auto", "numpy", "torch" or "triton". Differentiable in o and lse (torch).
+    backend: "auto", "numpy", "torch" or "triton" (a GPU kernel; "auto" takes it for CUDA tensors where it can do what is
+    asked). Differentiable in o and lse (torch).
     Raises TypeError, ValueError for arguments, RuntimeError for a named backend that cannot run.
     Source: document A, section 3; document B, FlashDecoding.
     """
-    name = choose_backend(backend, q, k, v)
+    name = choose_backend(backend, q, k, v, kind=kind, order=order, mask=mask, out_dtype=out_dtype,
+                          stats_dtype=stats_dtype)
     key_ranges(0, tile, num_splits)
     run = backends.load(_IMPLEMENTATIONS[name])
     return run(q, k, v, tile=tile, num_splits=num_splits, kind=kind, order=order, causal=causal, scale=scale,
@@ -85,23 +89,34 @@ def tile_states(call, ranges, kind=LSEState):
 
 
 def backend_for(q, k, v):
-    """The name of the backend that backend="auto" takes for these arrays."""
-    backends.array_namespace(q=q, k=k, v=v)
-    return backends.library(q)
+    """The name of the backend that backend="auto" takes for these arrays where nothing more is asked."""
+    return choose_backend("auto", q, k, v)
 
 
-def choose_backend(backend, q, k, v):
-    """The name of the backend that runs: the one named, or the arrays' own for "auto".
+def choose_backend(backend, q, k, v, **asked):
+    """The name of the backend that runs: the one named; for "auto" Triton on CUDA tensors if it can, else the arrays'.
 
-    Raises ValueError for an unknown name, RuntimeError where the one named cannot run on these arrays.
+    asked: the arguments of `split_kv_attention` that a kernel may not know. Raises ValueError for an unknown name,
+    RuntimeError where the one named cannot run on these arrays or do what is asked.
     """
-    own = backend_for(q, k, v)
+    backends.array_namespace(q=q, k=k, v=v)
+    own = backends.library(q)
     if backend == "auto":
-        return own
+        on_gpu = own == "torch" and q.is_cuda
+        return "triton" if on_gpu and not _refusal(q, k, v, **asked) else own
     if backend not in ("numpy", "torch", "triton"):
         raise ValueError(f'backend must be "auto", "numpy", "torch" or "triton"; got {backend!r}')
-    if backend not in _IMPLEMENTATIONS:
-        raise RuntimeError(f"backend {backend!r} cannot run: this version has no kernel for it")
-    if backend != own:
+    if own != ("torch" if backend == "triton" else backend):
         raise RuntimeError(f"backend {backend!r} cannot run on arrays of {own}")
+    if backend == "triton" and (reason := _refusal(q, k, v, **asked)):
+        raise RuntimeError(f"backend 'triton' cannot run: {reason}")
     return backend
+
+
+def _refusal(q, k, v, **asked):
+    """Why the Triton kernel cannot run here or do what is asked, as a text; an empty one where it can."""
+    try:
+        reason = backends.load(_REFUSAL)
+    except ImportError as error:
+        return f"{error.name} is not installed"
+    return reason(q, k, v, **asked)
