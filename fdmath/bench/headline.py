@@ -180,4 +180,11 @@ def statements(panels):
     yield (all(row.error * size >= 7 for row in itertools.compress(half[printed], high)),
            "with bfloat16 statistics from level 1000 on the printed pair is wrong by at least 7 times "
            "the size of the right answer")
-    yield (all(row.error * size <= 1 for row in half[convex]), "the convex pair is never wrong by more than that size")
+    yield (all(row.error * size <= 0.6 for row in half[convex]),
+           "the convex pair at no level by more than six tenths of that size")
+    on_heads = panels["bfloat16"].head_rows
+    compared = list(zip(on_heads[convex], on_heads[triple], strict=True))
+    yield (sum(pair.error >= 5 * other.error for pair, other in compared) >= 2
+           and any(pair.error < other.error for pair, other in compared),
+           "on the captured heads with bfloat16 statistics neither is always the better: the convex pair errs at least "
+           "5 times as much as the triple on two of the heads or more, and less than the triple on at least one")
