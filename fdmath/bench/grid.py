@@ -116,7 +116,7 @@ def measure(case, tile, kinds=KINDS, orders=ORDERS):
 
 
 def worst_error(case, tile, kind, order):
-    """The worst error of o of each source, (S,), in u·Σp|v|: as `measure` has it, without the bounds, which take longer."""
+    """The worst error of o of each source, (S,), in u·Σp|v|: as `measure` has it, without the slow bounds."""
     error, _ = _errors(case, tile, kind, order)
     return (error / _unit(case)).reshape(len(case.sources), -1).max(axis=-1)
 
