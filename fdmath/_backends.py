@@ -121,20 +121,28 @@ def constant(x):
 
 
 def in_memory(x):
-    """x as a NumPy array that shares its memory; None for a tensor elsewhere, or whose derivative is followed."""
+    """x as a NumPy array that shares its memory; None for a tensor elsewhere, or that torch wants to follow."""
     if library(x) == "numpy":
         return x
     torch = load("importlib:import_module")("torch")
-    if x.device.type != "cpu" or x.requires_grad and torch.is_grad_enabled():
+    if x.device.type != "cpu" or _followed(torch, x):
         return None
-    if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-        return None
-    try:
-        if x.dtype == torch.bfloat16:
-            return x.detach().view(torch.int16).numpy().view(dtype_of(np.empty(0), "bfloat16"))
-        return x.detach().numpy()
-    except RuntimeError:  # the tensors of torch.func's transforms have no memory of their own
-        return None
+    if x.dtype == torch.bfloat16:
+        return x.detach().view(torch.int16).numpy().view(dtype_of(np.empty(0), "bfloat16"))
+    return x.detach().numpy()
+
+
+def _followed(torch, x):
+    """Whether torch follows what is done with x: a derivative, a transform of torch.func, a trace, a compilation.
+
+    torch has no public question for the last three; what NumPy reads then is not what is computed.
+    """
+    if x.requires_grad and torch.is_grad_enabled() or torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        return True
+    inner = torch._C
+    transformed = inner._functorch.peek_interpreter_stack() is not None or torch._is_functional_tensor(x)
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or inner._len_torch_dispatch_stack() > 0
+    return transformed or traced or inner._functorch.is_functorch_wrapped_tensor(x)
 
 
 def from_memory(x, like):
@@ -150,12 +158,12 @@ def from_memory(x, like):
 def copy_to(out, x):
     """Nothing; the numbers of the NumPy array x are in `out`, in its format.
 
-    NumPy converts float16 one by one, torch in vectors: twenty times as fast, where it is loaded anyway.
+    NumPy converts float16 one by one, torch in vectors: twenty times as fast, where it is loaded anyway and takes x.
     """
     torch = sys.modules.get("torch") if x.dtype == np.float16 and x.flags.writeable else None  # from_numpy wants it so
-    if torch:
+    try:
         torch.from_numpy(out).copy_(torch.from_numpy(x))
-    else:
+    except (AttributeError, ValueError):  # no torch, or strides that it does not have
         np.copyto(out, x)
 
 

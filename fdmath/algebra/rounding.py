@@ -169,7 +169,7 @@ def _triple_budget(a, b, fmt, of_a, of_b):
     sizes = weight_a[..., None] * np.abs(pa.o) + weight_b[..., None] * np.abs(pb.o) + 3 * np.abs(both.o)
     total = np.exp(both.lse - np.maximum(a.m, b.m))  # l of the merged state
     floor = 4 * fmt.tiny / np.minimum(1.0, total)
-    lost = 2 * fmt.kappa * fmt.tiny * np.maximum(a.l, b.l) / total  # α or β may underflow
+    lost = 2 * fmt.kappa * fmt.tiny * (1 + np.maximum(a.l, b.l)) / total  # α or β may underflow, or its product with l
     o_bound = reach + fmt.few * (sizes + 4 * reach) + floor[..., None] + _times(lost, spread)
     of_1, of_2 = (np.where(low, e.lse + rescaled, e.lse) for low, e in ((a.m < b.m, of_a), (a.m >= b.m, of_b)))
     lse_bound = np.log1p(weight_a * np.expm1(of_1) + weight_b * np.expm1(of_2)) + fmt.step
@@ -291,13 +291,14 @@ def score_error(q, k, scale, fmt):
     """A bound on the rounding of scale·q·kᵀ: γ_(d+2)·scale·Σ|q||k| plus underflow, shape (…, Nq, N), float64.
 
     q: (…, Nq, d), k: (…, N, d). Scaling is one rounding, the products and sums in any order d more
-    (Higham 2002, section 3.1); one more covers a scale rounded to the working format.
+    (Higham 2002, section 3.1); one more covers a scale rounded to the working format, which may be subnormal there.
     """
     q, k, scale = np.abs(exact(q)), np.abs(exact(k)), abs(float(scale))
     ops = q.shape[-1] + 2
     gamma = ops * fmt.u / (1 - ops * fmt.u)
-    underflow = ops * fmt.tiny * (1 + np.max(k, initial=0.0) + scale)
-    return gamma * scale * (q @ np.swapaxes(k, -1, -2)) + underflow
+    products = q @ np.swapaxes(k, -1, -2)
+    underflow = ops * fmt.tiny * (1 + np.max(k, initial=0.0) + scale) + 2 * fmt.tiny * products
+    return gamma * scale * products + underflow
 
 
 def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):

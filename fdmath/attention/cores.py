@@ -22,6 +22,9 @@ PIECE = 4096
 SHARED = 2**22
 """Bytes of K and V from which on a second thread pays."""
 
+SHORT = 512
+"""Keys below which many heads are better taken together, by `partial_state`: here each of them is a step of Python."""
+
 FEW_ROWS = 32
 """Most rows of a KV head for which products are cut into blocks, and threads share the tiles."""
 
@@ -48,9 +51,9 @@ class Piece(NamedTuple):
         """The key after the last."""
         return self.start + self.count * self.length
 
-    def goes_on_with(self, start, length):
-        """Whether a tile of `length` keys from key `start` on would be its next."""
-        return (start, length) == (self.stop, self.length)
+    def goes_on_with(self, index, start, length):
+        """Whether tile `index`, of `length` keys from key `start` on, would be its next."""
+        return (index, start, length) == (self.first + self.count, self.stop, self.length)
 
 
 def pieces(ranges, keys=PIECE):
@@ -58,11 +61,16 @@ def pieces(ranges, keys=PIECE):
     found = []
     for index, (start, stop) in enumerate(ranges):
         length = stop - start
-        if found and found[-1].goes_on_with(start, length) and (found[-1].count + 1) * length <= keys:
+        if found and found[-1].goes_on_with(index, start, length) and (found[-1].count + 1) * length <= keys:
             found[-1] = found[-1]._replace(count=found[-1].count + 1)
         elif length > 0:
             found.append(Piece(index, 1, start, length))
     return found
+
+
+def pays(call):
+    """Whether working in place is the quicker way: not for many heads of few keys."""
+    return call.keys >= SHORT or int(np.prod(call.k.shape[:-2])) <= 16
 
 
 def states_in_place(call, ranges):
@@ -87,13 +95,19 @@ def _fill(states, call, head, piece, desk):
     k, v = (_cut(x[head][piece.start:piece.stop], piece.count) for x in (call.k, call.v))
     m, l, acc = (x[(slice(piece.first, piece.first + piece.count), *head)] for x in states)
     weights = desk.array("weights", (piece.count, *_padded(piece.length, call.q.shape[-2])), call.work)
-    _scores(call.q[head], k, _hidden(call, head, piece), weights, desk)
+    hidden = _hidden(call, head, piece)
+    _scores(call.q[head], k, hidden, weights, desk)
     np.max(weights, axis=(1, 3), out=m)
     m[...] = stored_level(np, m, call.stats_dtype)
     np.subtract(weights, finite_level(np, m)[:, None, :, None], out=weights)
     np.exp(weights, out=weights)
     np.sum(weights, axis=(1, 3), out=l)
-    _weighted_sums(weights, v, acc, desk)
+    _weighted_sums(weights, v if hidden is None else _without(v, np.all(hidden, axis=-1)), acc, desk)
+
+
+def _without(v, unseen):
+    """v with zeros in the rows that nobody sees, where it may hold anything; v itself if there are none."""
+    return np.where(unseen[..., None], np.zeros((), v.dtype), v) if np.any(unseen) else v
 
 
 def _padded(keys, rows):
@@ -112,12 +126,9 @@ def _blocks(keys, rows):
 
 
 def _hidden(call, head, piece):
-    """Where a row of the head does not see a key of the piece, (T, n, R); None where all is seen."""
-    visible = call.visible(piece.start, piece.stop)
-    if visible is None:
-        return None
-    shown = np.broadcast_to(visible, (*call.q.shape[:-1], piece.stop - piece.start))[head]
-    return _cut(~shown.T, piece.count)
+    """Where a row does not see a key of the piece, (T, n, R); None where all is seen."""
+    visible = call.visible(piece.start, piece.stop, head)
+    return None if visible is None else _cut(~visible.T, piece.count)
 
 
 def _scores(q, k, hidden, out, desk):
@@ -186,4 +197,10 @@ def on_cores(task, items, workers):
         work(0)
         return
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
+        try:
+            done = [pool.submit(work, i) for i in range(workers)]
+        except RuntimeError:  # no new threads while Python ends
+            work(0)
+            return
+        for each in done:
+            each.result()

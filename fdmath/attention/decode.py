@@ -10,7 +10,7 @@ from fdmath import _backends as backends
 from fdmath.algebra.merge import check_order, flat, merge_all, stack
 from fdmath.algebra.order import whole
 from fdmath.algebra.state import LSEState, check_kind
-from fdmath.attention.cores import states_in_place
+from fdmath.attention.cores import pays, states_in_place
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import in_spelling, partial_state
 
@@ -49,8 +49,8 @@ def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, or
     Arguments and result as for `attention`. tile: keys a tile (the last one short); num_splits: as even as
     possible, empty parts allowed; give at most one. kind: the spelling in which states are kept and merged.
     order: sequential, tree, flat, streams(n, then=…), ring(r). stats_dtype: a lower format for m, l and lse.
-    backend: "auto", "numpy", "torch" or "triton" (a GPU kernel; "auto" takes it for CUDA tensors where it can do what is
-    asked). Differentiable in o and lse (torch).
+    backend: "auto", "numpy", "torch" or "triton" (a GPU kernel; "auto" takes it for CUDA tensors where it can do what
+    is asked). Differentiable in o and lse (torch).
     Raises TypeError, ValueError for arguments, RuntimeError for a named backend that cannot run.
     Source: document A, section 3; document B, FlashDecoding.
     """
@@ -76,12 +76,14 @@ def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale,
 def tile_states(call, ranges, kind=LSEState):
     """The states of the keys start ≤ j < stop for each of the ranges, along a leading axis, heads still grouped.
 
-    On a CPU, where no derivative is asked for, the cores share the tiles and work in place (`cores.py`).
+    On a CPU, where no derivative is asked for, the cores share the tiles and work in place (`cores.py`); not so for
+    many heads of few keys.
     """
-    if here := call.in_memory():
+    if pays(call) and (here := call.in_memory()):
         states = states_in_place(here, ranges)
         with backends.quiet():
             return in_spelling(states.map(lambda x: backends.from_memory(x, call.q)), kind, call.stats_dtype)
+    call = call.without_unseen()
     return stack([
         partial_state(call.scores(start, stop), call.value_rows(start, stop), kind, call.stats_dtype)
         for start, stop in ranges

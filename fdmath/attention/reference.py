@@ -20,7 +20,7 @@ class Call:
 
     q (…, Hkv, g·Nq, d) already scaled, in working format; k (…, Hkv, N, d) and v (…, Hkv, N, dv) as they came,
     to be read through `key_rows` and `value_rows`; mask None or (…, Hq, Nq, N).
-    Rows of q that see no key, and of k and v that no query sees, are zeros (`without_unseen`).
+    Rows of q that see no key, and of k and v that no query sees, may hold anything until `without_unseen`.
     """
 
     xp: object
@@ -64,16 +64,21 @@ class Call:
         visible = self.visible(start, stop)
         return products if visible is None else backends.filled(self.xp, products, ~visible, float("-inf"))
 
-    def visible(self, start, stop):
-        """A boolean array that broadcasts to the scores of keys start ≤ j < stop; None if all are visible."""
+    def visible(self, start, stop, head=()):
+        """A boolean array that broadcasts to the scores of keys start ≤ j < stop; None if all are visible.
+
+        head: the indices (…, h) of one KV head, whose rows are then meant alone.
+        """
         seen = None
         if self.causal:
             seen = causal_mask(self.xp, self.queries, self.keys, self.k, start, stop)
             seen = self.xp.tile(seen, (self.group, 1))
         if self.mask is not None:
-            allowed = self.mask[..., start:stop]
-            shape = (*self.q.shape[:-1], stop - start)
-            allowed = self.xp.reshape(allowed, shape)
+            *batch, first = head or (0,)
+            own = (*batch, slice(first * self.group, (first + 1) * self.group)) if head else ()
+            allowed = self.mask[own][..., start:stop]
+            rows = self.q.shape[:-1] if not head else self.q.shape[-2:-1]
+            allowed = self.xp.reshape(allowed, (*rows, stop - start))
             seen = allowed if seen is None else seen & allowed
         return seen
 
@@ -123,7 +128,7 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
         if names[name] != names["q"]:
             raise TypeError(f"{name} must have the dtype of q, {names['q']}; got {names[name]}")
     check_shapes(q, k, v)
-    if str(causal) not in ("True", "False"):
+    if not isinstance(causal, (bool, np.bool_)):
         raise TypeError(f"causal must be True or False; got {causal!r}")
     scale = check_scale(scale, q.shape[-1])
     work = backends.working(names["q"])
@@ -140,7 +145,7 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
     hides = bool(causal) and queries > 1  # aligned bottom-right, a single query sees every key
     call = Call(xp, folded * scale, k, v, group, queries, hides, mask, out_shape, out, stats, scale,
                 backends.threads(q))
-    return call.without_unseen()
+    return call
 
 
 def check_shapes(q, k, v):
@@ -201,6 +206,7 @@ def attention(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, s
     Raises TypeError, ValueError (see `prepare`). Source: document A, 2.1.1.
     """
     call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
+    call = call.without_unseen()
     return call.finish(partial_state(call.scores(0, call.keys), call.value_rows(), stats_dtype=call.stats_dtype))
 
 
@@ -211,7 +217,7 @@ def attention_gradient(do, dlse, q, k, v, *, causal=False, scale=None, mask=None
     gradients of k and v are summed over the query heads of a group. Empty rows contribute 0.
     Source: document B, backward; claims:B36, B62, faults:H1.
     """
-    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask)
+    call = prepare(q, k, v, causal=causal, scale=scale, mask=mask).without_unseen()
     xp, name = call.xp, backends.float_name(q)
     with backends.quiet():
         scores = call.scores(0, call.keys)

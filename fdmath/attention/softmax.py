@@ -59,8 +59,9 @@ def partial_state(scores, v, kind=LSEState, stats_dtype=None):
     scores: (…, Nq, N); v: (…, N, dv); statistics (…, Nq), o or acc (…, Nq, dv), in float32 (float64 for
     float64). A score of −∞ is a key that the row does not see; a key that no row sees may hold anything.
     N = 0 and unseen rows give the identity. stats_dtype names a lower format for m, l and lse: m is
-    rounded *before* l is taken against it, so that nothing is lost by it. m is a constant of
-    differentiation: the state does not depend on its reference level.
+    rounded *before* l is taken against it, so that nothing is lost by it; a score too large for that
+    (`stored_level`) gives NaN. m is a constant of differentiation: the state does not depend on its
+    reference level. acc, the sum of the weighted values, must fit the format.
     Raises ValueError for shapes, TypeError for dtypes and kinds. Source: document A, 2.2.1 and 2.3.3.
     """
     xp = backends.array_namespace(scores=scores, v=v)
@@ -95,10 +96,20 @@ def _block(xp, scores, v, stats):
     return AccState(top, xp.sum(weights, axis=-1), weights @ v)
 
 
+HIGHEST = 64.0
+"""How far a stored level may lie from the largest score: e^±64 and the weights of all keys that count are normal."""
+
+
 def stored_level(xp, top, stats):
-    """The reference level m that a state stores: top as the format `stats` holds it; NaN for +∞, which is no level."""
-    top = backends.cast(backends.cast(top, stats), backends.float_name(top))
-    return backends.filled(xp, top, top == float("inf"), float("nan"))
+    """The reference level m that a state stores: top as the format `stats` holds it.
+
+    NaN where that is no lawful level: for +∞, and where the format is so coarse that m lies more than HIGHEST from top
+    (bfloat16 from a score of 2¹⁵ on), so that weights would overflow or vanish.
+    """
+    work = backends.float_name(top)
+    stored = backends.cast(backends.cast(top, stats), work)
+    unlawful = (top == float("inf")) | (xp.abs(stored - top) > HIGHEST)
+    return backends.filled(xp, stored, unlawful, float("nan"))
 
 
 def finite_level(xp, m):

@@ -11,24 +11,31 @@ from fdmath.verify.judge import verify
 NAMES = ("cpu",)
 
 
+def positive(text):
+    """The integer of at least 1 that an option's text names; argparse says so where it is none."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1; got {text!r}")
+    return int(text)
+
+
 def parser():
     """The argument parser of `fdmath bench cpu`."""
     p = argparse.ArgumentParser(
         prog="fdmath bench cpu", description="Split-KV decoding on this CPU, timed in turn with torch's attention and "
         "with the time to read K and V once.",
-        epilog="exit code: 0 measured, 1 the subject breaks a law (nothing is timed), 2 could not run")
+        epilog="exit code: 0 measured, 1 a row is wrong or the subject breaks a law (not timed then), 2 could not run")
     shape = cpu.Shape()
-    p.add_argument("--keys", type=int, nargs="+", default=(4096, 16384, 65536), metavar="N")
-    p.add_argument("--tiles", type=int, nargs="+", default=cpu.Plan.tiles, metavar="KEYS", help="keys a tile")
-    p.add_argument("--batch", type=int, default=shape.batch)
-    p.add_argument("--q-heads", type=int, default=shape.q_heads)
-    p.add_argument("--kv-heads", type=int, default=shape.kv_heads)
-    p.add_argument("--dim", type=int, default=shape.dim)
+    p.add_argument("--keys", type=positive, nargs="+", default=(4096, 16384, 65536), metavar="N")
+    p.add_argument("--tiles", type=positive, nargs="+", default=cpu.Plan.tiles, metavar="KEYS", help="keys a tile")
+    p.add_argument("--batch", type=positive, default=shape.batch)
+    p.add_argument("--q-heads", type=positive, default=shape.q_heads)
+    p.add_argument("--kv-heads", type=positive, default=shape.kv_heads)
+    p.add_argument("--dim", type=positive, default=shape.dim)
     p.add_argument("--kinds", nargs="+", choices=cpu.KINDS, default=("lse",), help="spellings of the tiles' states")
     p.add_argument("--orders", nargs="+", choices=cpu.ORDERS, default=("flat",), help="orders of merging them")
     p.add_argument("--libraries", nargs="+", choices=("torch", "numpy"), default=("torch", "numpy"))
     p.add_argument("--no-peers", action="store_true", help="fdmath and the read floor alone")
-    p.add_argument("--rounds", type=int, default=cpu.Plan.rounds, help="times that each is asked, in turn")
+    p.add_argument("--rounds", type=positive, default=cpu.Plan.rounds, help="times that each is asked, in turn")
     p.add_argument("--memory", action="store_true", help="the peak memory of a call against the keys, nothing timed")
     p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
     theirs = p.add_argument_group("a function of yours", "first judged by the laws, as the options declare it")
@@ -49,7 +56,7 @@ def main(argv=None):
     args = parser().parse_args(rest)
     try:
         return _run(args, rest)
-    except Exception as error:  # importing a subject may raise anything
+    except (Exception, SystemExit) as error:  # importing a subject may raise anything
         print(f"could not run: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
 
@@ -57,6 +64,12 @@ def main(argv=None):
 def _run(args, words):
     shapes = [cpu.Shape(args.batch, args.q_heads, args.kv_heads, args.dim, keys) for keys in args.keys]
     dtypes = args.dtypes.split(",")
+    if args.memory and args.target:
+        raise ValueError("--memory measures fdmath alone; leave --subject out")
+    if args.q_heads % args.kv_heads:
+        raise ValueError(f"--q-heads must be a multiple of --kv-heads, {args.kv_heads}; got {args.q_heads}")
+    if args.json:
+        Path(args.json).write_text("", encoding="utf-8")  # where it cannot be written, that is said before all the work
     if args.memory:
         rows = [row for dtype in dtypes for row in cpu.memory_rows(shapes, dtype, max(args.tiles))]
         print(memory_table(rows))
@@ -71,7 +84,7 @@ def _run(args, words):
     if args.json:
         head = records.provenance(f"fdmath bench cpu {' '.join(words)}", ("numpy", "ml_dtypes", "torch"), cpu.MEASURED)
         Path(args.json).write_text(records.text_of(head, rows), encoding="utf-8", newline="\n")
-    return 0
+    return 1 if any(row.get("status", "ok") != "ok" for row in rows) else 0
 
 
 def _lawful(subject):
@@ -90,10 +103,16 @@ def table(rows):
         if row["implementation"] == cpu.READ:
             lines += ["", "B {batch}  Hq {q_heads}  Hkv {kv_heads}  d {dim}  N {keys}  {dtype}".format(**row),
                       f"{'':<44}{'ms':>9}{'GB/s':>7}{'of floor':>9}{'err o':>8}{'err lse':>8}"]
+        if "seconds" not in row:
+            lines.append(f"{row['implementation']:<44}  not timed: {row['status']}")
+            continue
         errors = "".join("-".rjust(8) if x is None else f"{x:>8.2g}" for x in (row["err_o"], row["err_lse"]))
+        mark = "" if row["status"] == "ok" else f"  {row['status'].upper()}"
         lines.append(f"{row['implementation']:<44}{1e3 * row['seconds']:>9.2f}{row['gb_per_s']:>7.1f}"
-                     f"{row['share_of_floor']:>9.2f}{errors}")
-    return "\n".join([*lines, "", "err o in u·Σp|v|, err lse in u = 2^-24; of floor: time to read K and V once / time"])
+                     f"{row['share_of_floor']:>9.2f}{errors}{mark}")
+    lines += ["", "of floor: time to read K and V once / time",
+              "err o in u·Σp|v|, err lse in u (2^-24; float64: 2^-53)"]
+    return "\n".join(lines)
 
 
 def memory_table(rows):
@@ -101,4 +120,5 @@ def memory_table(rows):
     lines = [f"{'keys':>8}  {'dtype':<9}{'peak MB':>9}{'K and V MB':>12}{'scores MB':>11}"]
     lines += [f"{r['keys']:>8}  {r['dtype']:<9}{r['peak'] / 1e6:>9.2f}{r['kv_bytes'] / 1e6:>12.2f}"
               f"{r['score_bytes'] / 1e6:>11.2f}" for r in rows]
-    return "\n".join([*lines, f"peak: what a call takes beside its inputs, in tiles of {rows[0]['tile']} keys"])
+    return "\n".join([*lines, "peak: what a call takes beside its inputs, in tiles of "
+                               + ", ".join(str(t) for t in sorted({r["tile"] for r in rows})) + " keys"])

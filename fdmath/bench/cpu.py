@@ -2,12 +2,14 @@
 
 One query a sequence; q_heads query heads over kv_heads KV heads. A row is a dict: the shape, the dtype, the
 implementation, its seconds, the bytes of K and V, bytes a second, the share of the read floor that it reaches, and
-its errors against float64 attention, in u·Σp|v| for o and in u for lse, u the unit roundoff of float32.
+its errors against attention in float64 by definition, in u·Σp|v| for o and in u for lse, and whether they may be.
 """
 
 import importlib.util
 import itertools
+import math
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,13 +20,15 @@ import fdmath
 from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.state import AccState, LSEState, MLOState
-from fdmath.attention.cores import on_cores
+from fdmath.attention.cores import SHARED, on_cores
 from fdmath.bench.timing import alternating
+from fdmath.verify.cases import CallCase
+from fdmath.verify.subject import SubjectError
 
 KINDS = {"lse": LSEState, "mlo": MLOState, "acc": AccState}
 ORDERS = {"flat": fdmath.flat, "tree": fdmath.tree, "chain": fdmath.sequential, "streams": fdmath.streams(5)}
 READ, PACKED, GQA = "read K and V once", "torch sdpa, heads packed", "torch sdpa, enable_gqa"
-MEASURED = ("algebra", "attention", "bench/cpu.py", "_backends.py")
+MEASURED = ("algebra", "attention", "bench/cpu.py", "bench/timing.py", "_backends.py")
 
 
 class Shape(NamedTuple):
@@ -65,24 +69,37 @@ def inputs(shape, dtype, seed=0):
 
 def read_once(k, v, threads):
     """Nothing; each byte of k and v (NumPy, contiguous) has been read once, summed as float32, by `threads` threads."""
-    halves = [part for x in (k, v) for part in np.array_split(x.reshape(-1).view(np.float32), threads)]
-    on_cores(lambda desk, part: np.add.reduce(part), halves, threads)
+    whole = [x.reshape(-1).view(np.uint8)[:x.nbytes // 4 * 4].view(np.float32) for x in (k, v)]
+    parts = [part for x in whole for part in np.array_split(x, threads)]
+    on_cores(lambda _, part: np.add.reduce(part), parts, threads)
 
 
-def callables(shape, dtype, plan):
-    """name → callable that returns (o, lse), or None where it has no lse to give; READ comes first."""
+@dataclass(frozen=True)
+class Entry:
+    """What is timed under a name: a call without arguments, and what it means: (o, lse), or None for lse or for both.
+
+    scale, order: the scale that it uses, and the place of each query head of ours in its q.
+    """
+
+    name: str
+    call: Callable
+    meaning: Callable
+    scale: float | None = None
+    order: tuple | None = None
+
+
+def entries(shape, dtype, plan):
+    """The list of Entries of one shape and dtype; READ comes first."""
     q, k, v = inputs(shape, dtype)
-    found = {READ: lambda: read_once(k, v, backends.threads(k))}
-    tensors = _tensors(q, k, v) if importlib.util.find_spec("torch") else None
+    threads = backends.threads(k) if k.nbytes + v.nbytes >= SHARED else 1
+    found = [Entry(READ, lambda: read_once(k, v, threads), lambda: (None, None))]
+    tensors = _tensors(q, k, v) if "torch" in plan.libraries or plan.peers else None
     if plan.peers and tensors:
-        found |= _peers(shape, *tensors)
+        found += _peers(shape, *tensors)
     for library in plan.libraries:
         arrays = {"torch": tensors, "numpy": (q, k, v)}[library]
-        if arrays:
-            found |= {name: _ours(arrays, *what) for name, what in _variants(library, shape, plan)}
-    if plan.subject:
-        found[plan.subject.name] = _theirs(plan.subject, tensors if plan.subject.library == "torch" else (q, k, v))
-    return found
+        found += [_ours(name, arrays, *what) for name, what in _variants(library, shape, plan) if arrays]
+    return found + ([_theirs(plan.subject, q, k, v)] if plan.subject else [])
 
 
 def _variants(library, shape, plan):
@@ -97,70 +114,124 @@ def name_of(library, tile, kind="lse", order="flat"):
     return f"fdmath {library}, tile {tile}, {kind}, {order}"
 
 
-def _ours(arrays, tile, kind, order):
-    return lambda: fdmath.split_kv_attention(*arrays, tile=tile, kind=kind, order=order)
+def _ours(name, arrays, tile, kind, order):
+    def call():
+        return fdmath.split_kv_attention(*arrays, tile=tile, kind=kind, order=order)
+
+    return Entry(name, call, call)
 
 
 def _tensors(*arrays):
-    """The arrays as torch tensors that share their memory."""
-    like = backends.load("torch:empty")(0)
-    return tuple(backends.from_memory(x, like) for x in arrays)
+    """The arrays as torch tensors of the same numbers, of their own; None without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    torch = backends.load("importlib:import_module")("torch")
+    return tuple(backends.from_memory(x.copy(), torch.empty(0)) for x in arrays)
 
 
 def _peers(shape, q, k, v):
     """torch's scaled_dot_product_attention, with groups by its own option and packed by hand as (B, Hkv, g, d)."""
     sdpa = backends.load("torch.nn.functional:scaled_dot_product_attention")
     packed = q.reshape(shape.batch, shape.kv_heads, shape.group, shape.dim)
-    return {GQA: lambda: (sdpa(q, k, v, enable_gqa=True), None),
-            PACKED: lambda: (sdpa(packed, k, v).reshape(q.shape), None)}
+    calls = {GQA: lambda: sdpa(q, k, v, enable_gqa=True), PACKED: lambda: sdpa(packed, k, v)}
+    return [Entry(name, call, lambda call=call: (call().reshape(q.shape), None)) for name, call in calls.items()]
 
 
-def _theirs(subject, arrays):
-    """The user's function on the same arrays, called as its role says."""
-    more = {"decode": lambda: (_lengths(arrays), 8), "attention": lambda: (False,), "partial": tuple}[subject.role]()
-    return lambda: subject.fn(*arrays, *more)
+def _theirs(subject, q, k, v):
+    """The user's function as its role says, on copies of its own, its answer read by its own conventions.
+
+    It is asked again with v doubled in place, which must double o: else its o is NaN here (a stored answer would not).
+    """
+    case = CallCase(q, k, v, seq_lens=np.full(len(k), k.shape[-2]), num_splits=8)
+    sent = [subject.send(x) for x in (q, k, v)]
+    more = {"decode": [subject.send(case.seq_lens), case.num_splits], "attention": [False], "partial": []}[subject.role]
+
+    def call():
+        return subject.call(*sent, *more)
+
+    def meaning():
+        first = case.adopted(subject, call())
+        _scale_in_place(sent[2], 2)
+        second = case.adopted(subject, call())
+        _scale_in_place(sent[2], 0.5)
+        return (first.o if np.array_equal(second.o, 2 * first.o) else np.full_like(first.o, np.nan)), first.lse
+
+    return Entry(subject.name, call, meaning, subject.scale, tuple(case.heads_in_order(subject)))
 
 
-def _lengths(arrays):
-    lengths = np.full(arrays[1].shape[0], arrays[1].shape[-2])
-    return lengths if backends.library(arrays[1]) == "numpy" else backends.load("torch:from_numpy")(lengths)
+def _scale_in_place(x, factor):
+    """Nothing; the array or tensor x, even a read-only one of ours, holds factor · x."""
+    if backends.library(x) == "numpy":
+        x.flags.writeable, before = True, x.flags.writeable
+        x *= np.asarray(factor, x.dtype)
+        x.flags.writeable = before
+    else:
+        x *= factor
 
 
 def rows_at(shape, dtype, plan, progress=False):
     """The rows of one shape and dtype: everything timed in turn, in one run. progress: a bar over the rounds."""
-    calls = callables(shape, dtype, plan)
-    errors = _errors(shape, dtype, calls)
-    timings = alternating(calls, rounds=plan.rounds, progress=progress)
+    timed = entries(shape, dtype, plan)
+    errors = {entry.name: _errors(shape, dtype, entry) for entry in timed}
+    timed = [entry for entry in timed if not errors[entry.name]["status"].startswith("raised")]
+    timings = alternating({entry.name: entry.call for entry in timed}, rounds=plan.rounds, progress=progress)
     floor, count = timings[READ].median, _bytes(shape, dtype)
     return [
         {**shape._asdict(), "dtype": dtype, "implementation": name, "seconds": t.median, "least": t.least,
          "most": t.most, "bytes": count, "gb_per_s": count / t.median / 1e9, "share_of_floor": floor / t.median,
-         "err_o": errors[name][0], "err_lse": errors[name][1]}
+         **errors[name]}
         for name, t in timings.items()
-    ]
+    ] + [{**shape._asdict(), "dtype": dtype, "implementation": name, **found} for name, found in errors.items()
+         if name not in timings]
 
 
 def _bytes(shape, dtype):
-    number = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
-    return 2 * shape.batch * shape.kv_heads * shape.keys * shape.dim * number
+    return 2 * shape.batch * shape.kv_heads * shape.keys * shape.dim * backends.dtype_of(np.empty(0), dtype).itemsize
 
 
-def _errors(shape, dtype, calls):
-    """name → (error of o in u·Σp|v|, error of lse in u), against float64; None for what is not returned."""
+def _errors(shape, dtype, entry):
+    """{err_o, err_lse, status}: the largest errors, of o in u·Σp|v| and of lse in u, against attention in float64.
+
+    None for what is not returned. u: the unit roundoff of the working format. status: "ok", or "wrong" for an error
+    beyond `most_error`, or what a user's function raised (it is not timed then).
+    """
+    if entry.name == READ:
+        return {"err_o": None, "err_lse": None, "status": "ok"}
     q, k, v = (backends.cast(x, "float64") for x in inputs(shape, dtype))
-    right = fdmath.split_kv_attention(q, k, v)
-    u, size = rounding.unit_roundoff("float32"), fdmath.split_kv_attention(q, k, np.abs(v)).o
-    found = {READ: (None, None)}
-    for name, call in calls.items():
-        if name != READ:
-            o, lse = call()
-            found[name] = _largest(o, right.o, u * size), None if lse is None else _largest(lse, right.lse, u)
-    return found
+    q = q if entry.order is None else q[:, list(entry.order)]
+    right, size = (fdmath.attention(q, k, x, scale=entry.scale).o for x in (v, np.abs(v)))
+    lse = fdmath.attention(q, k, v[..., :0], scale=entry.scale).lse
+    if entry.order is not None:
+        right, size, lse = (x[:, np.argsort(entry.order)] for x in (right, size, lse))
+    u = rounding.unit_roundoff(backends.working(dtype))
+    try:
+        got, got_lse = entry.meaning()
+    except SubjectError as error:
+        return {"err_o": None, "err_lse": None, "status": str(error)}
+    err_o, err_lse = _largest(got, right, u * size), _largest(got_lse, lse, u)
+    most = most_error(shape, dtype, float(np.max(np.abs(lse))))
+    fine = err_o <= most and (err_lse is None or err_lse <= most)
+    return {"err_o": err_o, "err_lse": err_lse, "status": "ok" if fine else "wrong"}
 
 
 def _largest(got, right, unit):
-    """The largest |got − right| / unit."""
-    return float(np.max(np.abs(rounding.exact(got) - right) / unit))
+    """The largest |got − right| / unit; None for nothing got, infinity for another shape or a NaN."""
+    if got is None:
+        return None
+    got = rounding.exact(got)
+    worst = np.max(np.abs(got - right) / unit) if got.shape == right.shape else math.inf
+    return math.inf if math.isnan(worst) else float(worst)
+
+
+def most_error(shape, dtype, level):
+    """The most that any lawful call may err on inputs of normal numbers, in units of u, to first order: coarse.
+
+    Scores of d products (Σ|q||k| ≤ 2d) and their exponentials, twice; the sums over the keys above and below; at most
+    one printed merge (T4) for each tile of 16 keys; o's own format.
+    """
+    u, out = rounding.unit_roundoff(backends.working(dtype)), rounding.unit_roundoff(dtype)
+    scores = 2 * (shape.dim + 2) * math.sqrt(shape.dim) + level
+    return 2 * (scores + shape.keys) + (3 * level + 18) * (1 + shape.keys / 16) + (out / u if out != u else 0)
 
 
 def measure(shapes, dtypes, plan):
@@ -186,8 +257,9 @@ def memory_rows(shapes, dtype="float32", tile=4096):
     found = []
     for shape in shapes:
         arrays = inputs(shape, dtype)
-        call = _ours(arrays, min(tile, shape.keys), LSEState, fdmath.flat)
+        used = min(tile, shape.keys)
+        call = _ours("", arrays, used, LSEState, fdmath.flat).call
         call()
-        found.append({**shape._asdict(), "dtype": dtype, "tile": tile, "peak": peak_bytes(call),
+        found.append({**shape._asdict(), "dtype": dtype, "tile": used, "peak": peak_bytes(call),
                       "kv_bytes": _bytes(shape, dtype), "score_bytes": 4 * shape.batch * shape.q_heads * shape.keys})
     return found

@@ -6,6 +6,7 @@ A record is {schema, command, commit, device, versions, date, rows, …}, in `fd
 
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -37,9 +38,10 @@ def _here(package):
 
 
 def commit(measured):
-    """The commit of what is measured, with "+" if its files differ from it; "unknown" where git cannot say."""
+    """The commit of what is measured, with "+" if its files differ from it; "unknown" where git does not keep them."""
     git = ["git", "-C", str(Path(__file__).parents[1])]
     try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", "__init__.py"], capture_output=True, check=True)
         head, changed = (subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout.strip()
                          for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", *measured]))
     except (OSError, subprocess.CalledProcessError):
@@ -48,7 +50,7 @@ def commit(measured):
 
 
 def text_of(head, rows):
-    """The record as JSON text: the head, then one line for each row, floats to four digits."""
+    """The record as JSON text: the head, then one line for each row, floats to four digits, null for NaN and ∞."""
     lines = [json.dumps(_rounded(row), ensure_ascii=False) for row in rows]
     return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
@@ -58,7 +60,9 @@ def _rounded(x):
         return {name: _rounded(value) for name, value in x.items()}
     if isinstance(x, (list, tuple)):
         return [_rounded(value) for value in x]
-    return float(f"{x:.4g}") if isinstance(x, float) else x
+    if isinstance(x, float):
+        return float(f"{x:.4g}") if math.isfinite(x) else None  # JSON has no NaN and no infinity
+    return x
 
 
 def write(folder, what, head, rows):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tqdm.auto import tqdm
 
-
 PAUSE = 0.02  # seconds, longer than an idle thread of OpenMP spins before it sleeps
 
 

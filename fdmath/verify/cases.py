@@ -199,9 +199,12 @@ class CallCase:
             args += [subject.send(self.seq_lens), self.num_splits]
         if subject.role == "attention":
             args.append(self.causal)
-        zeros = np.zeros((*self.q.shape[:-1], self.v.shape[-1]), np.float32)
-        return subject.adopt(subject.call(*args), like=LSEState(zeros, zeros[..., 0] if zeros.shape[-1] else
-                                                                np.zeros(zeros.shape[:-1], np.float32)))
+        return self.adopted(subject, subject.call(*args))
+
+    def adopted(self, subject, got):
+        """The state that the subject's answer to this call means; SubjectError for another shape."""
+        o = np.zeros((*self.q.shape[:-1], self.v.shape[-1]), np.float32)
+        return subject.adopt(got, like=LSEState(o, np.zeros(o.shape[:-1], np.float32)))
 
     def visible(self, subject=None):
         """The boolean mask (B, Hq, Nq, N) of what is seen, by lengths and by the subject's causal alignment."""
@@ -216,8 +219,8 @@ class CallCase:
             seen = seen & (np.arange(keys) < self.seq_lens[:, None, None, None])
         return seen
 
-    def _ordered(self, subject):
-        """q with its heads in the house's order (query head h reads KV head h // g), and the inverse order."""
+    def heads_in_order(self, subject):
+        """The subject's query heads in the house's order, in which head h reads KV head h // g."""
         heads, kv = self.q.shape[1], self.k.shape[1]
         order = np.arange(heads)
         if subject is not None and subject.heads == "tiled":
@@ -225,7 +228,7 @@ class CallCase:
         return order
 
     def certified(self, subject=None):
-        order = self._ordered(subject)
+        order = self.heads_in_order(subject)
         inverse = np.argsort(order)
         scale = None if subject is None else subject.scale
         visible = self.visible(subject)

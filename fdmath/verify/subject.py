@@ -160,7 +160,8 @@ class Subject:
 
     def _natural(self, lse):
         if self.empty == math.inf:
-            lse = np.where(lse == np.inf, -np.asarray(np.inf, lse.dtype), lse)
+            nothing, none = np.asarray([-np.inf, np.nan], lse.dtype)  # −∞ is no value of its convention
+            lse = np.where(lse == np.inf, nothing, np.where(lse == -np.inf, none, lse))
         if self.role in ("partial", "decode", "attention") and self.lse_layout == "heads_last":
             lse = np.swapaxes(lse, -1, -2)
         return exact(lse) * math.log(2) if self.log_base == 2 else lse

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from fdmath import LSEState, flat, merge, merge_all, ring, sequential, streams, tree
+from fdmath import AccState, LSEState, MLOState, flat, merge, merge_all, ring, sequential, streams, tree
 from fdmath.algebra import printed, rounding
 from fdmath.algebra.printed import flat_as_printed_A_2_3_4, merge_as_printed_A_3_2_1
 from fdmath.algebra.rounding import (
@@ -18,6 +18,7 @@ from fdmath.algebra.rounding import (
     format_of,
     in_float64,
     merge_budget,
+    score_error,
     unit_roundoff,
 )
 from fdmath.bench.adversary import Adversary
@@ -299,3 +300,22 @@ def test_a_flat_bound_whose_carried_errors_overflow_is_infinite_and_never_nan():
     parts = [LSEState(np.zeros((1, 1)), np.zeros(1)) for _ in range(2)]
     budget = fold_budget(parts, flat, format_of("float32"), [Budget(np.zeros((1, 1)), np.full(1, 1000.0))] * 2)
     assert all(np.all(x == np.inf) for x in budget)
+
+
+@pytest.mark.parametrize("dtype, gap, size", [("float32", -97.06, 1e30), ("float64", -749.2, 1e300)])
+@pytest.mark.parametrize("l", [1.0, 1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("kind", [MLOState, AccState])
+def test_a_weight_that_underflows_beside_a_small_l_is_counted(kind, l, dtype, gap, size):
+    # The level is free, so l may be below 1; its product with a small weight then rounds below the normal numbers.
+    a, b = (MLOState(np.full(1, m, dtype), np.full(1, l, dtype), np.full((1, 1), o, dtype)).to(kind)
+            for m, o in ((0, 0), (gap, size)))
+    exact, budget = merge(in_float64(a), in_float64(b)), merge_budget(in_float64(a), in_float64(b), format_of(dtype))
+    assert np.all(np.abs(merge(a, b).to(MLOState).o - exact.to(MLOState).o) <= budget.o)
+
+
+def test_a_scale_that_is_subnormal_is_counted():
+    for scale, q, k in ((2e-45, 1e38, 1e7), (1e-40, 1e20, 1e20)):
+        q, k = np.float32([[q]]), np.float32([[k]])
+        got = (q * np.float32(scale)) @ k.T
+        exact = np.float64(scale) * q.astype(np.float64) @ k.astype(np.float64).T
+        assert np.abs(got - exact) <= score_error(q, k, scale, format_of("float32"))

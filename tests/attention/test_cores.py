@@ -1,12 +1,17 @@
 """The states of tiles in place: cut into blocks, shared by threads, converted in parts, never copied whole."""
 
+import importlib
+import os
+import subprocess
+import sys
 import threading
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from fdmath import AccState, LSEState, split_kv_attention
+import fdmath
+from fdmath import AccState, LSEState, attention, split_kv_attention
 from fdmath import _backends as backends
 from fdmath.algebra.merge import unstack
 from fdmath.attention import cores
@@ -71,6 +76,7 @@ def test_pieces_are_neighbours_of_one_length():
     assert pieces(threes, keys=6) == [Piece(0, 2, 0, 3), Piece(2, 1, 6, 3), Piece(3, 1, 9, 1)]
     assert pieces([(0, 0), (0, 9), (9, 9)], keys=6) == [Piece(1, 1, 0, 9)]
     assert pieces([(0, 2), (4, 6)], keys=6) == [Piece(0, 1, 0, 2), Piece(1, 1, 4, 2)]
+    assert pieces([(0, 3), (3, 3), (3, 6)], keys=6) == [Piece(0, 1, 0, 3), Piece(2, 1, 3, 3)]
     assert pieces([]) == []
 
 
@@ -97,6 +103,42 @@ def test_nothing_grows_with_the_keys_but_states_and_scores(dtype):
     each = rows * cores.PIECE + 2 * cores.PIECE * dim + 2 * cores.PIECE // block_keys(rows) * rows * dim
     assert peak <= 4 * (call.threads * each + parts * rows * (dim + 2)) + 2**17
     assert 4 * keys * dim > 2 * peak  # a float32 copy of K alone would be seen
+
+
+def test_one_hidden_key_does_not_copy_the_cache():
+    q, k, v = random_call(36, (2, 1), 1, 32768, 16).arrays(Library("numpy"), "float32")
+    mask = np.arange(32768) < 32767
+    split_kv_attention(q, k, v, mask=mask)
+    tracemalloc.start()
+    hidden = split_kv_attention(q, k, v, mask=mask)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 2 * peak < k.nbytes
+    assert same_state(hidden, split_kv_attention(q, k[..., :-1, :], v[..., :-1, :]))
+
+
+def test_a_head_sees_its_own_rows_of_the_mask_alone(small):
+    call = random_call(37, (4, 2), 3, 40, 5, batch=(2,), mask=random_mask(37, 2, 4, 3, 40), causal=True)
+    arrays, options = call.arrays(Library("numpy"), "float64"), call.options(Library("numpy"))
+    whole = prepare(*arrays, **options).visible(7, 23)
+    for head in np.ndindex(2, 2):
+        assert np.array_equal(prepare(*arrays, **options).visible(7, 23, head), whole[head])
+
+
+def test_a_level_that_the_statistics_cannot_hold_is_no_answer():
+    # bfloat16 has 32768 and 33024: a level 127 above all scores would leave no weight at all, and look empty.
+    q, k, v = np.ones((1, 1), np.float32), np.float32([[32897], [32896]]), np.float32([[1], [3]])
+    for fn in (split_kv_attention, attention):
+        coarse = fn(q, k, v, scale=1.0, stats_dtype="bfloat16")
+        assert np.isnan(coarse.o).all() and np.isnan(coarse.lse.astype(np.float32)).all()
+        assert np.isfinite(fn(q, k, v, scale=1.0).o).all()
+        assert np.isfinite(fn(q, k - 32896 + 16000, v, scale=1.0, stats_dtype="bfloat16").o).all()
+
+
+def test_many_short_sequences_are_taken_together():
+    many, few = (prepare(*random_call(38, (1, 1), 1, 40, 2, batch=(n,)).arrays(Library("numpy"), "float32"))
+                 for n in (17, 16))
+    assert cores.pays(few) and not cores.pays(many)
 
 
 def test_what_a_task_raises_is_raised_and_every_item_is_done_once():
@@ -144,8 +186,17 @@ class TestTorch:
         assert backends.in_memory(x) is None
         with self.torch.no_grad():
             assert backends.in_memory(x) is not None
-        assert self.torch.func.vmap(lambda row: self.torch.tensor(float(backends.in_memory(row) is None)))(
-            self.torch.ones(2, 2)).tolist() == [1.0, 1.0]
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, where a trace begins
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+    def test_traces_and_transforms_see_what_is_done(self):
+        q, other, k, v = (self.torch.randn(n, 4) for n in (1, 1, 5, 5))
+        tracer = importlib.import_module("torch.fx.experimental.proxy_tensor")
+        graph = tracer.make_fx(lambda q: split_kv_attention(q, k, v, tile=2).o)(q)
+        traced = self.torch.jit.trace(lambda q: split_kv_attention(q, k, v, tile=2).o, (q,), check_trace=False)
+        for fn in (graph, traced, self.torch.func.functionalize(lambda q: split_kv_attention(q, k, v, tile=2).o)):
+            right = fdmath.certified_attention(*(x.double().numpy() for x in (other, k, v)))
+            assert np.all(np.abs(fn(other).double().numpy() - right.o_mid) <= 2**-16)  # sums of 5 numbers below 8
 
     @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch.func's own, at its first use
     def test_transforms_and_forward_derivatives_go_the_other_way(self):
@@ -157,6 +208,15 @@ class TestTorch:
         _, forward = self.torch.func.jvp(fn, (q,), (self.torch.ones_like(q),))
         backward = self.torch.func.grad(fn)(q).sum()
         assert abs(forward - backward) <= 2**-40 and abs(backward) > 2**-20  # a sum of 8 numbers below 100 in float64
+
+    def test_halves_of_any_stride_are_converted(self):
+        x = np.arange(18, dtype=np.float16).reshape(9, 2)
+        packed = np.zeros(9, dtype=[("a", np.float16), ("b", np.uint8)])
+        packed["a"] = x[:, 0]
+        for strange in (x[::-1], x[:, ::-1], packed["a"]):
+            out = np.empty(strange.shape, np.float32)
+            backends.copy_to(out, strange)
+            assert np.array_equal(out, strange)
 
     def test_halves_are_converted_alike_by_both(self):
         x = np.concatenate([np.arange(2**16, dtype=np.uint16).view(np.float16)])
@@ -183,3 +243,12 @@ def test_states_are_those_of_the_tiles_alone(small):
     together = unstack(states_in_place(call, ranges))
     alone = [unstack(states_in_place(call, [r]))[0] for r in ranges]
     assert len(together) == 4 and all(same_state(a, b) for a, b in zip(together, alone, strict=True))
+
+
+def test_a_call_while_python_ends_is_answered():
+    code = ("import atexit, numpy as np, fdmath; from fdmath.attention import cores; cores.SHARED = 0;"
+            "x = np.ones((8, 4096, 2), np.float32);"
+            "atexit.register(lambda: print(fdmath.split_kv_attention(x[:, :1], x, x, tile=64).o.sum()))")
+    variables = {**os.environ, "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
+    assert done.stdout.strip() == "16.0", done.stderr

@@ -26,7 +26,7 @@ def test_the_commit_says_whether_the_files_differ(monkeypatch):
 
     monkeypatch.setattr(records.subprocess, "run", git)
     assert records.commit(("algebra",)) == "abc123+"
-    assert calls[1] == ["status", "--porcelain", "--", "algebra"]
+    assert calls[0][0] == "ls-files" and calls[2] == ["status", "--porcelain", "--", "algebra"]
 
     def none(*words, **how):
         raise FileNotFoundError
@@ -38,3 +38,15 @@ def test_the_commit_says_whether_the_files_differ(monkeypatch):
 def test_what_was_not_recorded_is_said():
     with pytest.raises(FileNotFoundError, match="no record of 'nothing-of-the-kind'"):
         records.newest("nothing-of-the-kind")
+
+
+def test_a_copy_that_git_does_not_keep_has_no_commit(tmp_path, monkeypatch):
+    records.subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "site" / "bench" / "records.py"))
+    (tmp_path / "site").mkdir()
+    assert records.commit(("algebra",)) == "unknown"
+
+
+def test_what_json_cannot_hold_is_null():
+    assert json.loads(records.text_of({"a": 1}, [{"x": float("nan"), "y": float("inf")}]))["rows"] == [
+        {"x": None, "y": None}]
