@@ -293,10 +293,14 @@ def to_ours(convention, o, lse, sees=None):
     sees: which rows see a key, by the mask, of the shape of lse. It decides where it is given: a row that sees a
     key and is marked empty all the same may have lost its lse, and becomes NaN. Without it the mark in lse decides,
     which must then be infinite: a finite one is the lse of some row with keys too.
-    Raises ValueError where lse cannot tell and sees is not given, or the program returns no lse.
+    Raises ValueError where lse cannot tell and sees is not given, where sees is not boolean or of another shape, or
+    the program returns no lse.
     """
     if lse is None:
         raise ValueError(f"{convention.name} returns no lse, so its o cannot be merged")
+    if sees is not None and (np.asarray(sees).dtype != bool or np.shape(sees) != lse.shape):
+        raise ValueError(f"sees must be boolean, of the shape of lse, {lse.shape}; got {np.asarray(sees).dtype} "
+                         f"{np.shape(sees)}")
     if convention.needs_mask and sees is None:
         raise ValueError(f"{convention.name}: no value of lse tells an empty row; give sees, from the mask")
     nothing = np.zeros(lse.shape, bool) if convention.marks is None else convention.marks(lse)

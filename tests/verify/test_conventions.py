@@ -240,3 +240,10 @@ def test_an_output_without_lse_is_refused():
 def test_the_laws_name_the_failure(name, laws):
     report = verify(subject(CONVENTIONS[name]), list(laws), cases=20)
     assert {law: cell.verdict for (law, _), cell in report.cells.items()} == laws
+
+
+@pytest.mark.parametrize("sees", [np.array([1]), np.array([[True]]), np.array([True, False])])
+def test_a_mask_that_is_none_is_refused(sees):
+    # ~1 is -2, which counts as true: integers would empty every row.
+    with pytest.raises(ValueError, match=r"^sees must be boolean, of the shape of lse, \(1,\)"):
+        to_ours(CONVENTIONS["Triton tutorial 06"], np.float32([[1]]), np.float32([0]), sees)
