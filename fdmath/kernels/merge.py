@@ -42,8 +42,7 @@ def merge_kernel(
         tl.extra.cuda.gdc_wait()
     o_parts += row.to(tl.int64) * o_part_row
     lse_parts += row.to(tl.int64) * lse_part_row
-    level = float("-inf")
-    total = tl.zeros([CUT], tl.float32)
+    level, total = float("-inf"), 0.0
     acc = tl.zeros([CUT], tl.float32)
     for first in range(0, parts, PARTS):
         part = first + tl.arange(0, PARTS)
@@ -55,9 +54,9 @@ def merge_kernel(
         top = tl.maximum(level, tl.max(s, 0))
         reference = tl.where(top == float("-inf"), 0.0, top)
         alpha = tl.exp2((level - reference) * LOG2E)
-        c = tl.broadcast_to(tl.exp2((s - reference) * LOG2E)[:, None], [PARTS, CUT])
-        total = alpha * total + tl.sum(c, 0)  # summed as a column is, so that equal o stay what they are
-        acc = alpha * acc + tl.sum(c * y, 0)
+        c = tl.exp2((s - reference) * LOG2E)
+        total = alpha * total + tl.sum(c, 0)
+        acc = alpha * acc + tl.sum(c[:, None] * y, 0)
         level = top
     divisor = tl.where(total == 0, 1.0, total)
     query, head, batch = row % queries, (row // queries) % heads, (row // queries) // heads
@@ -65,15 +64,16 @@ def merge_kernel(
     lse += batch.to(tl.int64) * lse_batch + head.to(tl.int64) * lse_head + query.to(tl.int64) * lse_query
     tl.store(o + columns, rounded(tl.div_rn(acc, divisor), o.dtype.element_ty), mask=columns < WIDTH)
     natural = rounded(level + tl.log(divisor), lse.dtype.element_ty)
-    tl.store(lse + columns * 0, natural, mask=columns == 0)
+    tl.store(lse, natural, mask=tl.program_id(1) == 0)
 
 
 def merge_tile(parts, width, fixed=False):
     """(parts at a time, columns, warps) of a program that merges `parts` parts of rows of `width` columns.
 
     The more parts, the fewer columns, so that there are programs enough to read them (measured on an H200 for 2 to
-    256 parts). fixed: the same columns and one warp for any number of parts. Then absent parts, which are zeros, move
-    no bit, because a sum over a power of two adds its halves: a row does not see how many parts others have.
+    256 parts). fixed: the same columns and one warp for any number of parts, so that a sum is bracketed alike in all
+    and absent parts, which are zeros, move no bit: a row does not see how many parts others have. That holds where no
+    product is fused with an addition, and is measured, not proved (tests/gpu).
     """
     at_once = min(triton.next_power_of_2(parts), 64)
     columns = 32 if fixed or 4 < parts <= 8 else 128 if parts <= 4 else 16
@@ -92,7 +92,7 @@ def launch_merge(o_parts, lse_parts, o, lse, fixed=False, early=False):
     merge_kernel[rows, triton.cdiv(width, columns)](
         o_parts, lse_parts, o, lse, parts, o.shape[1], o.shape[2],
         *o_parts.stride()[:2], *lse_parts.stride(), *o.stride()[:3], *lse.stride(),
-        WIDTH=width, CUT=columns, PARTS=at_once, EARLY=early, num_warps=warps,
+        WIDTH=width, CUT=columns, PARTS=at_once, EARLY=early, num_warps=warps, enable_fp_fusion=False,
         **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
 

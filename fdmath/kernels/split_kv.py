@@ -169,7 +169,7 @@ def split_kv_kernel(
         m = top
 
     divisor = tl.where(l == 0, 1.0, l)
-    natural, result = (m + tl.log2(divisor)) * LN2, tl.div_rn(acc, divisor[:, None])
+    natural, result = (m + tl.log2(divisor)) * LN2, acc * tl.div_rn(1.0, divisor)[:, None]
     if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query

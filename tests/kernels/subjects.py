@@ -33,4 +33,4 @@ def subjects(device):
         )
     ]
     return [*found, Subject("merge kernel", "merge_many", on(lambda o, lse: merge_states(o, lse)), library="torch",
-                            dtypes=("float32",), claims=("left identity", "right identity", "empty", "v is 1", "T3"))]
+                            dtypes=("float32",), claims=("left identity", "right identity", "empty", "T3"))]
