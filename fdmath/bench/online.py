@@ -129,8 +129,9 @@ def levels_budget(parts, levels, fmt, errors):
 
     Weights: part b is weighed by e^(m_b−L_b) and then by every later e^(L_(i−1)−L_i), the same computed numbers
     in l and in acc; together their exponents err by x_b = u(|m_b−L_b| + Σ|L_i−L_(i−1)| + κ·changes) + η_b, which
-    moves o by p_b·expm1(x_b)·(o_b − o). Sums: n_b = (B − b) + changes + 1 roundings of part b in each, of
-    relative size u, weigh |o_b| in acc and |o| in l (Higham 2002, section 3.1). Underflow as in `flat_budget`.
+    moves o by p_b·expm1(x_b)·(o_b − o). Sums: n_b = B − b + 2 + changes roundings of part b in each (B − b + 1
+    additions, `changes` rescalings, its own included, one to spare), of relative size u, weigh |o_b| in acc and |o|
+    in l (Higham 2002, section 3.1). Underflow as in `flat_budget`.
     Nothing may leave the range upwards.
     """
     parts = [rounding.in_float64(p) for p in parts]
