@@ -75,9 +75,9 @@ def merge_tile(parts, width, fixed=False):
     and absent parts, which are zeros, move no bit: a row does not see how many parts others have. That holds where no
     product is fused with an addition, and is measured, not proved (tests/gpu).
     """
-    at_once = min(triton.next_power_of_2(parts), 64)
+    at_once = min(1 << (parts - 1).bit_length(), 64)
     columns = 32 if fixed or 4 < parts <= 8 else 128 if parts <= 4 else 16
-    columns = min(triton.next_power_of_2(width), columns)
+    columns = min(1 << (width - 1).bit_length(), columns)
     return at_once, columns, 1 if fixed else max(1, at_once * columns // 512)
 
 
@@ -89,7 +89,7 @@ def launch_merge(o_parts, lse_parts, o, lse, fixed=False, early=False):
     """
     parts, rows, width = o_parts.shape
     at_once, columns, warps = merge_tile(parts, width, fixed)
-    merge_kernel[rows, triton.cdiv(width, columns)](
+    merge_kernel[rows, -(-width // columns)](
         o_parts, lse_parts, o, lse, parts, o.shape[1], o.shape[2],
         *o_parts.stride()[:2], *lse_parts.stride(), *o.stride()[:3], *lse.stride(),
         WIDTH=width, CUT=columns, PARTS=at_once, EARLY=early, num_warps=warps, enable_fp_fusion=False,

@@ -230,7 +230,7 @@ class Call:
         """The Plan of the call on its device. Raises TypeError, ValueError for what is no split or tile."""
         key_ranges(0, tile, num_splits)
         device, rows = device_of(self.q), self.group * self.q.shape[2]
-        programs = len(self.k) * self.k.shape[1] * triton.cdiv(rows, LARGEST_ROWS)
+        programs = len(self.k) * self.k.shape[1] * -(-rows // LARGEST_ROWS)
         key_bytes = (padded(self.k.shape[3]) + padded(self.v.shape[3])) * self.k.element_size()
         plan = decode_plan(programs, self.k.shape[2], key_bytes, device.multiprocessors, device.shared,
                            num_splits=num_splits, tile=tile)
@@ -283,7 +283,7 @@ class Call:
         (batch, heads, queries, dim), width = self.q.shape, self.v.shape[3]
         together = self.group if packed else 1
         rows = min(padded(together * queries), LARGEST_ROWS)
-        grid = (batch, triton.cdiv(together * queries, rows) * (heads // together), plan.num_splits)
+        grid = (batch, -(-together * queries // rows) * (heads // together), plan.num_splits)
         split_kv_kernel[grid](
             self.q, self.k, self.v, o, lse, self.seq_starts, self.seq_lens, self.scale * LOG2E, self.k.shape[2],
             plan.tile, plan.num_splits, queries,
@@ -343,10 +343,10 @@ def _device(index):
 
 
 def device_of(x):
-    """The Device that a tensor is on; for the interpreter one multiprocessor of an A100."""
-    return _device(x.device.index) if x.is_cuda else Device(1, 163 * 1024, False)
+    """The Device that a tensor is on; for the interpreter one with room for the smallest steps, to take several."""
+    return _device(x.device.index) if x.is_cuda else Device(1, 0, False)
 
 
 def padded(size):
     """The axis that holds `size` numbers in a kernel: a power of two, at least 16."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())

@@ -1,7 +1,7 @@
 """Every law of the verifier asked of the kernels in Triton's interpreter: run by `test_interpreted.py`.
 
-Ten cases a cell. The 16-bit formats, and the roles partial and attention, are asked FEW laws; with
-FDMATH_KERNEL_LAWS=all in the environment every cell is asked.
+Ten cases a cell. The merge, and decoding in float32, are asked every law; the other formats and roles those of FEW.
+With FDMATH_KERNEL_LAWS=all in the environment every cell is asked.
 """
 
 import os
@@ -12,14 +12,15 @@ from fdmath.verify.judge import ask
 from fdmath.verify.laws import LAWS
 from tests.kernels.subjects import subjects
 
-FEW = ("anchor", "empty", "v is 1", "poison", "causality")
+FEW = {"decode": ("anchor", "empty", "v is 1", "poison"), "partial": ("anchor", "empty"),
+       "attention": ("anchor", "empty", "causality")}
 WHOLE = ("split-KV kernel, float32", "merge kernel")
 
 
 def asked(law, subject):
     """Whether a cell of the matrix is asked here. The kernels have no gradient, and say so."""
     whole = subject.name in WHOLE or os.environ.get("FDMATH_KERNEL_LAWS") == "all"
-    return law.concerns(subject) and law.name != "gradient" and (whole or law.name in FEW)
+    return law.concerns(subject) and law.name != "gradient" and (whole or law.name in FEW[subject.role])
 
 
 CELLS = [(law, s) for s in subjects("cpu") for law in LAWS.values() if asked(law, s)]

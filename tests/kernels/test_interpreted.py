@@ -13,10 +13,16 @@ import pytest
 
 pytest.importorskip("triton")
 pytest.importorskip("torch")
-FILES = sorted(path.name for path in Path(__file__).parent.glob("interpreted_*.py"))
+JOBS = {
+    "laws of float32": ("interpreted_laws.py", "-k", "not merge and not 16"),
+    "laws of 16 bits and of the merge": ("interpreted_laws.py", "-k", "merge or 16"),
+    "split-KV": ("interpreted_split_kv.py",),
+    "merge": ("interpreted_merge.py",),
+}
+"""Files and options of pytest; the laws in two, so that two workers can share them."""
 
 
-def interpreted(name, root, *options):
+def interpreted(root, name, *options):
     """(exit code, printed text, tests passed, tests skipped) of a file's tests, run with TRITON_INTERPRET=1."""
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, f"tests/kernels/{name}"]
@@ -25,13 +31,14 @@ def interpreted(name, root, *options):
     return done.returncode, done.stdout, int(passed[1]) if passed else 0, int(skipped[1]) if skipped else 0
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_in_the_interpreter(name, root, record_property):
-    code, printed, passed, skipped = interpreted(name, root)
+@pytest.mark.parametrize("job", JOBS)
+def test_in_the_interpreter(job, root, record_property):
+    code, printed, passed, skipped = interpreted(root, *JOBS[job])
     assert code == 0, printed
     assert passed > 0 and skipped == 0
     record_property("ran interpreted", passed)
 
 
-def test_there_are_files_to_run():
-    assert FILES == ["interpreted_laws.py", "interpreted_merge.py", "interpreted_split_kv.py"]
+def test_every_file_is_run():
+    files = {path.name for path in Path(__file__).parent.glob("interpreted_*.py")}
+    assert files == {name for name, *_ in JOBS.values()}
