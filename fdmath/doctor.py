@@ -23,8 +23,8 @@ MEAN = 3.0
 WITHOUT = {
     "numpy": "nothing: it is the core",
     "torch": "notebooks 00 to 06, all laws on NumPy; not gradients, not a real model",
-    "triton (compiled)": "all of this version, which has no Triton kernels yet",
-    "triton (interpreted)": "all of this version, which has no Triton kernels yet",
+    "triton (compiled)": "all on NumPy and torch; not the GPU kernels",
+    "triton (interpreted)": "all but the tests of the kernels on a CPU",
     "oracle": "all but the certified verdicts; the laws of the algebra need no oracle",
 }
 

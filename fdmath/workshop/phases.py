@@ -23,12 +23,14 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",
 }
 
-MATRIX = "tests/verify/test_matrix.py"
+MATRIX, KERNELS = "tests/verify/test_matrix.py", "tests/kernels"
+NOT_PORTABLE = ("lint", "kernels")
 PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
-    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}"],
+    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", f"--ignore={KERNELS}"],
     "laws": [*PYTEST, MATRIX],
+    "kernels": [*PYTEST, KERNELS],
     "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
 }
 
@@ -96,11 +98,11 @@ def main(argv=None):
     """The exit code of `fdmath test`: 0 if every phase passed, else 1."""
     parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
-    parser.add_argument("--portable", action="store_true", help="as older processors would compute (no lint)")
+    parser.add_argument("--portable", action="store_true", help="as older processors would compute (no lint, no kernels)")
     options = parser.parse_args(argv)
     if unknown := set(options.phases) - set(COMMANDS):
         parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
-    names = options.phases or [name for name in COMMANDS if not (options.portable and name == "lint")]
+    names = options.phases or [name for name in COMMANDS if not (options.portable and name in NOT_PORTABLE)]
     results = [run_phase(*job) for job in jobs(names, options.portable)]
     print(table(results))
     return 0 if all(result.code == 0 for result in results) else 1

@@ -49,14 +49,15 @@ def test_a_worker_has_one_thread(monkeypatch, capfd):
     assert capfd.readouterr().out.splitlines()[-1] == "1 1 1"
 
 
-def test_the_matrix_is_in_one_phase_exactly():
+def test_the_matrix_and_the_kernels_are_in_one_phase_each():
     assert phases.MATRIX in phases.COMMANDS["laws"]
-    assert f"--ignore={phases.MATRIX}" in phases.COMMANDS["unit"]
+    assert phases.KERNELS in phases.COMMANDS["kernels"]
+    assert {f"--ignore={phases.MATRIX}", f"--ignore={phases.KERNELS}"} <= set(phases.COMMANDS["unit"])
 
 
-def test_portable_runs_every_phase_but_lint_on_each_plainer_processor(monkeypatch, capfd):
+def test_portable_runs_every_phase_but_lint_and_kernels_on_each_plainer_processor(monkeypatch, capfd):
     show = "import numpy; print('=', *numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []))"
-    assert run(monkeypatch, {"lint": FAILS, "laws": ["-c", show]}, "--portable") == 0
+    assert run(monkeypatch, {"lint": FAILS, "kernels": FAILS, "laws": ["-c", show]}, "--portable") == 0
     plainer, plainest = (line.removeprefix("=").split() for line in capfd.readouterr().out.splitlines()[-2:])
     assert plainer == [unit for unit in vector_units() if "AVX512" not in unit and unit != "X86_V4"]
     assert plainest == []
