@@ -1,6 +1,6 @@
 """Floating-point formats, rounding to them, and proven bounds on the rounding of ⊕ and of its folds.
 
-Model: fl(x∘y) = (x∘y)(1 + δ), |δ| ≤ u; exp and log within κ·u, κ = 4; underflow adds at most half the
+Model: fl(x∘y) = (x∘y)(1 + δ), |δ| ≤ u; exp and log off by a factor e^±κu, κ = 4; underflow adds at most half the
 smallest subnormal an operation; exp(0) = 1, and no exponential of x ≤ 0 exceeds 1. A weight is an
 exponential, so an error η of its exponent is a relative error expm1(η) of the weight; these are carried,
 not linearised. Bounds are evaluated in float64 on the values themselves. T5, T6 and the bounds of `flat`

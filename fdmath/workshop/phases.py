@@ -98,7 +98,7 @@ def main(argv=None):
     """The exit code of `fdmath test`: 0 if every phase passed, else 1."""
     parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
-    parser.add_argument("--portable", action="store_true", help="as older processors would compute (no lint, no kernels)")
+    parser.add_argument("--portable", action="store_true", help="as older processors compute (no lint, no kernels)")
     options = parser.parse_args(argv)
     if unknown := set(options.phases) - set(COMMANDS):
         parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
