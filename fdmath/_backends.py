@@ -5,6 +5,7 @@ Everything above this module is written once, for NumPy and torch alike, against
 means that its owner has imported it already.
 """
 
+import contextlib
 import functools
 import importlib
 import math
@@ -161,10 +162,11 @@ def copy_to(out, x):
     NumPy converts float16 one by one, torch in vectors: twenty times as fast, where it is loaded anyway and takes x.
     """
     torch = sys.modules.get("torch") if x.dtype == np.float16 and x.flags.writeable else None  # from_numpy wants it so
-    try:
-        torch.from_numpy(out).copy_(torch.from_numpy(x))
-    except (AttributeError, ValueError):  # no torch, or strides that it does not have
-        np.copyto(out, x)
+    if torch:
+        with contextlib.suppress(ValueError):  # strides that torch does not have
+            torch.from_numpy(out).copy_(torch.from_numpy(x))
+            return
+    np.copyto(out, x)
 
 
 def threads(x):

@@ -56,7 +56,7 @@ class Piece(NamedTuple):
         return (index, start, length) == (self.first + self.count, self.stop, self.length)
 
 
-def pieces(ranges, keys=PIECE):
+def pieces(ranges, keys):
     """The Pieces that the ranges (start, stop) fall into: neighbours of one length, at most `keys` keys, not empty."""
     found = []
     for index, (start, stop) in enumerate(ranges):
@@ -84,7 +84,7 @@ def states_in_place(call, ranges):
     shape = (len(ranges), *heads, rows)
     m, l, acc = np.full(shape, -np.inf, call.work), np.zeros(shape, call.work), np.zeros((*shape, width), call.work)
     states = AccState(m, l, acc)
-    work = [(head, piece) for piece in pieces(ranges) for head in np.ndindex(*heads)]
+    work = [(head, piece) for piece in pieces(ranges, PIECE) for head in np.ndindex(*heads)]
     shared = call.k.nbytes + call.v.nbytes >= SHARED and rows <= FEW_ROWS
     on_cores(lambda desk, item: _fill(states, call, *item, desk), work, call.threads if shared else 1)
     return states

@@ -77,7 +77,7 @@ def test_pieces_are_neighbours_of_one_length():
     assert pieces([(0, 0), (0, 9), (9, 9)], keys=6) == [Piece(1, 1, 0, 9)]
     assert pieces([(0, 2), (4, 6)], keys=6) == [Piece(0, 1, 0, 2), Piece(1, 1, 4, 2)]
     assert pieces([(0, 3), (3, 3), (3, 6)], keys=6) == [Piece(0, 1, 0, 3), Piece(2, 1, 3, 3)]
-    assert pieces([]) == []
+    assert pieces([], keys=6) == []
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 32, 33])
