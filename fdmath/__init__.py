@@ -25,6 +25,8 @@ _PUBLIC = {
     "partial_state": "fdmath.attention.softmax",
     "attention": "fdmath.attention",
     "split_kv_attention": "fdmath.attention.decode",
+    "flash_attention": "fdmath.attention.flash",
+    "flash_attention_backward": "fdmath.attention.flash",
     "backend_for": "fdmath.attention.decode",
     "certified_attention": "fdmath.oracle",
     "verify": "fdmath.verify",

@@ -12,9 +12,10 @@ import pytest
 import fdmath
 
 NAMES = [
-    "AccState", "LAWS", "LSEState", "MLOState", "Subject", "attention", "backend_for", "certified_attention", "flat",
-    "flat_printed", "identity", "load_example", "merge", "merge_all", "partial_state", "ring", "sequential",
-    "split_kv_attention", "streams", "trace", "trace_keys", "tree", "verify",
+    "AccState", "LAWS", "LSEState", "MLOState", "Subject", "attention", "backend_for", "certified_attention",
+    "flash_attention", "flash_attention_backward", "flat", "flat_printed", "identity", "load_example", "merge",
+    "merge_all", "partial_state", "ring", "sequential", "split_kv_attention", "streams", "trace", "trace_keys", "tree",
+    "verify",
 ]  # fmt: skip
 HEAVY = ("torch", "triton", "flint", "hypothesis", "matplotlib", "transformers", "mpmath", "sympy", "pandas")
 
@@ -104,6 +105,8 @@ def test_the_signatures_that_design_promises():
         "attention": "q k v causal scale mask out_dtype stats_dtype",
         "split_kv_attention":
             "q k v tile num_splits kind order causal scale mask out_dtype stats_dtype backend",
+        "flash_attention": "q k v block_m block_n",
+        "flash_attention_backward": "do dlse q k v o lse block_m block_n causal scale mask",
         "backend_for": "q k v",
     }  # fmt: skip
     for name, expected in parameters.items():

@@ -98,27 +98,39 @@ def backend_for(q, k, v):
 def choose_backend(backend, q, k, v, **asked):
     """The name of the backend that runs: the one named; for "auto" Triton on CUDA tensors if it can, else the arrays'.
 
-    asked: the arguments of `split_kv_attention` that a kernel may not know. Raises ValueError for an unknown name,
-    RuntimeError where the one named cannot run on these arrays or do what is asked.
+    asked: the arguments of `split_kv_attention` that a kernel may not know. Raises as `choose` does.
+    """
+    return choose(backend, _refusal, q, k, v, **asked)
+
+
+def choose(backend, refusal, q, k, v, **asked):
+    """The name of the backend that runs, where refusal(q, k, v, **asked) says why the kernel cannot, or nothing.
+
+    Raises ValueError for an unknown name, RuntimeError where the one named cannot run on these arrays or do what is
+    asked.
     """
     backends.array_namespace(q=q, k=k, v=v)
     own = backends.library(q)
     if backend == "auto":
         on_gpu = own == "torch" and q.is_cuda
-        return "triton" if on_gpu and not _refusal(q, k, v, **asked) else own
+        return "triton" if on_gpu and not _reason(refusal, q, k, v, **asked) else own
     if backend not in ("numpy", "torch", "triton"):
         raise ValueError(f'backend must be "auto", "numpy", "torch" or "triton"; got {backend!r}')
     if own != ("torch" if backend == "triton" else backend):
         raise RuntimeError(f"backend {backend!r} cannot run on arrays of {own}")
-    if backend == "triton" and (reason := _refusal(q, k, v, **asked)):
+    if backend == "triton" and (reason := _reason(refusal, q, k, v, **asked)):
         raise RuntimeError(f"backend 'triton' cannot run: {reason}")
     return backend
 
 
-def _refusal(q, k, v, **asked):
+def _reason(refusal, q, k, v, **asked):
     """Why the Triton kernel cannot run here or do what is asked, as a text; an empty one where it can."""
     try:
-        reason = backends.load(_REFUSAL)
+        return refusal(q, k, v, **asked) or ""
     except ImportError as error:
         return f"{error.name} is not installed"
-    return reason(q, k, v, **asked)
+
+
+def _refusal(q, k, v, **asked):
+    """What the kernel's own module says."""
+    return backends.load(_REFUSAL)(q, k, v, **asked)
