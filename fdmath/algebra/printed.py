@@ -63,3 +63,25 @@ def flat_printed(merge, states):
         raise TypeError("flat_printed folds LSEStates only")
     xp = backends.array_namespace(**{f"state {i}": s.o for i, s in enumerate(states)})
     return LSEState(*flat_as_printed_A_2_3_4(*(xp.stack(list(c)) for c in zip(*states, strict=True))))
+
+
+def atomic_merge_as_printed_B(parts, order, exp):
+    """(m, l, acc) that thread blocks leave when each folds its part in by atomics: on m, then on l, then on acc.
+
+    parts: (m, l, acc) of each block, numbers of any kind; exp: the exponential of their base. order: the numbers of
+    the blocks, each three times, as their steps happen to follow one another. A block's first step is the atomic
+    maximum on m; its second and third add e^(m_c − m)·l_c and e^(m_c − m)·acc_c, with the m that stands there at that
+    moment. What was added to a level that rises later is moved by nobody (claims:B79).
+    Raises ValueError for an order in which a block does not stand three times.
+    Source: document B, third of the three steps ("one kernel").
+    """
+    if sorted(order) != sorted(3 * list(range(len(parts)))):
+        raise ValueError(f"order must hold each of {len(parts)} blocks three times; got {order}")
+    m, sums, done = float("-inf"), {1: 0, 2: 0}, [0] * len(parts)
+    for block in order:
+        step, done[block] = done[block], done[block] + 1
+        if step == 0:
+            m = max(m, parts[block][0])
+        else:
+            sums[step] += exp(parts[block][0] - m) * parts[block][step]
+    return m, sums[1], sums[2]

@@ -1,0 +1,27 @@
+"""v ≡ 1 in the two designs, on the smallest input that tells them apart."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fdmath.bench.rounded_weights import state_of_weights
+
+BELOW_HALFWAY = [1, *3 * [0.5 + 2**-9 - 2**-20]]  # in bfloat16 the weight is rounded to 1/2
+
+
+def test_the_sum_of_the_rounded_weights_makes_one_exact_and_moves_lse():
+    o, l = state_of_weights(BELOW_HALFWAY, np.ones((4, 1)), "bfloat16", of_rounded=True)
+    assert o == 1 and l == 2.5
+
+
+def test_the_sum_of_the_unrounded_weights_keeps_lse_and_may_lose_an_ulp():
+    o, l = state_of_weights(BELOW_HALFWAY, np.ones((4, 1)), "bfloat16", of_rounded=False)
+    assert o == 255 / 256 and l == math.fsum(BELOW_HALFWAY)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("of_rounded", [False, True])
+def test_weights_that_the_format_has_are_the_same_in_both(dtype, of_rounded):
+    o, l = state_of_weights([1, 1, 2, 4], [[2], [6], [0], [3]], dtype, of_rounded)
+    assert o == 2.5 and l == 8
