@@ -57,7 +57,7 @@ def flash_attention_backward(do, dlse, q, k, v, o, lse, *, block_m=None, block_n
         raise TypeError("lse must be the lse that the forward returned, without which there is no gradient; got None")
     if choose(backend, _refusal, q, k, v, mask=mask, by=by, **own) == "triton":
         return backends.load(_KERNELS + "flash_backward")(do, dlse, q, k, v, o, lse, causal=causal, scale=scale)
-    dlse = 0.0 * backends.constant(lse) if dlse is None else dlse
+    dlse = backends.array_namespace(lse=lse).zeros_like(lse) if dlse is None else dlse
     run = partial(_backward, causal=causal, scale=scale, mask=mask, by=by, **own)
     return with_gradient("flash_attention_backward", run, None, do, dlse, q, k, v, o, lse)
 

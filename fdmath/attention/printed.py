@@ -187,3 +187,77 @@ def _next(m, l, scores, v, exp):
         new = xp.maximum(m, xp.max(scores, axis=-1))
         shrink, weights = exp(m - new), exp(scores - new[..., None])
         return new, shrink * l + xp.sum(weights, axis=-1), shrink, weights
+
+
+def algorithm_1_as_printed_B(q, k, v, block_m=64, block_n=64, visible=None, descending=False):
+    """(O, L) by document B's Algorithm 1: the scores are q·kᵀ unscaled, and no row is guarded.
+
+    q (…, N, d), k (…, Nkv, d), v (…, Nkv, dv). visible: booleans that broadcast to the scores. descending takes the
+    key blocks from the last to the first, as released kernels do. A row whose first block hides everything is NaN
+    (F17; claims:B25, B58, B59).
+    """
+    xp = backends.array_namespace(q=q, k=k, v=v)
+    columns = _spans(k, block_n)[::-1 if descending else 1]
+    done = []
+    with backends.quiet():
+        for i in _spans(q, block_m):  # 3
+            m = xp.full((*q.shape[:-2], i.stop - i.start, 1), float("-inf"), dtype=q.dtype)  # 5
+            l, o = xp.zeros_like(m), xp.zeros_like(m) * v[..., :1, :]  # noqa: E741
+            for j in columns:  # 6
+                s = _visible_scores(xp, q, k, i, j, visible)  # 8
+                new = xp.maximum(m, xp.max(s, axis=-1, keepdims=True))  # 9
+                p, shrink = xp.exp(s - new), xp.exp(m - new)  # 10
+                l = shrink * l + xp.sum(p, axis=-1, keepdims=True)  # 11  # noqa: E741
+                o = shrink * o + p @ v[..., j, :]  # 12
+                m = new
+            done.append((o / l, m + xp.log(l)))  # 14, 15
+    return xp.concat([o for o, _ in done], axis=-2), xp.concat([lse for _, lse in done], axis=-2)[..., 0]
+
+
+def algorithm_2_as_printed_B(q, k, v, o, do, lse, block_m=64, block_n=64, visible=None, write_back=False):
+    """(dQ, dK, dV) by document B's Algorithm 2: the scores are q·kᵀ unscaled, and no row is guarded.
+
+    Shapes as for `algorithm_1_as_printed_B`, lse (…, N). Line 14 changes dQ_i "on chip" and no line writes it back, so
+    that dQ stays 0 (F19; claims:B64); write_back adds that line. A row of lse = −∞ is NaN (F18).
+    """
+    xp = backends.array_namespace(q=q, k=k, v=v, o=o, do=do, lse=lse)
+    dq = xp.zeros_like(q)  # 2
+    delta = xp.sum(do * o, axis=-1)  # 3
+    done = []
+    with backends.quiet():
+        for j in _spans(k, block_n):  # 4
+            dk, dv = xp.zeros_like(k[..., j, :]), xp.zeros_like(v[..., j, :])  # 6
+            for i in _spans(q, block_m):  # 7
+                dq_i, do_i = dq[..., i, :], do[..., i, :]  # 8
+                p = xp.exp(_visible_scores(xp, q, k, i, j, visible) - lse[..., i, None])  # 9, 10
+                dv = dv + xp.matrix_transpose(p) @ do_i  # 11
+                ds = p * (do_i @ xp.matrix_transpose(v[..., j, :]) - delta[..., i, None])  # 12, 13
+                dq_i = dq_i + ds @ k[..., j, :]  # 14
+                dk = dk + xp.matrix_transpose(ds) @ q[..., i, :]  # 15
+                if write_back:
+                    dq[..., i, :] = dq_i
+            done.append((dk, dv))  # 17
+    return dq, xp.concat([dk for dk, _ in done], axis=-2), xp.concat([dv for _, dv in done], axis=-2)
+
+
+def score_rows_as_printed_B(slices):
+    """The warps' slices of q·kᵀ *added*, as document B says of FlashAttention-1 (claims:B47).
+
+    slices: a list of (…, rows, keys of one warp), of equal shape. The rows of all keys are these side by side; added,
+    they are as short as one slice. Sums would be right only if the warps shared out the head dimension.
+    """
+    return sum(slices[1:], start=slices[0])
+
+
+def _visible_scores(xp, q, k, i, j, visible):
+    """q·kᵀ of a block, −∞ where not visible."""
+    s = q[..., i, :] @ xp.matrix_transpose(k[..., j, :])
+    if visible is None:
+        return s
+    shape = (q.shape[-2], k.shape[-2])
+    return backends.filled(xp, s, ~xp.broadcast_to(visible, (*visible.shape[:-2], *shape))[..., i, j], float("-inf"))
+
+
+def _spans(x, size):
+    """The slices of `size` rows of x, the last one short."""
+    return [slice(start, min(start + size, x.shape[-2])) for start in range(0, x.shape[-2], size)]

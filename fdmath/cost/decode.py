@@ -18,8 +18,8 @@ def kv_cache_bytes(keys, dim, kv_heads=1, batch=1, number=FLOAT16):
 
     number: bytes of one of them. Source: document A, 2.1.2; claims:A10, B70.
     """
-    _check(0, keys=keys)
-    _check(1, dim=dim, kv_heads=kv_heads, batch=batch, number=number)
+    check_counts(0, keys=keys)
+    check_counts(1, dim=dim, kv_heads=kv_heads, batch=batch, number=number)
     return 2 * keys * dim * kv_heads * batch * number
 
 
@@ -28,8 +28,8 @@ def decode_flop(keys, dim, q_heads=1, batch=1):
 
     The N exponentials of a head are left out (one in 4·d). Source: claims:A10.
     """
-    _check(0, keys=keys)
-    _check(1, dim=dim, q_heads=q_heads, batch=batch)
+    check_counts(0, keys=keys)
+    check_counts(1, dim=dim, q_heads=q_heads, batch=batch)
     return 4 * keys * dim * q_heads * batch
 
 
@@ -38,7 +38,7 @@ def arithmetic_intensity(group=1, number=FLOAT16):
 
     At 16 bits that is 1 with a KV head to each query head and g with g query heads to one. Source: claims:A10.
     """
-    _check(1, group=group, number=number)
+    check_counts(1, group=group, number=number)
     return Fraction(decode_flop(1, 1, q_heads=group), kv_cache_bytes(1, 1, number=number))
 
 
@@ -57,7 +57,7 @@ def peak_share(intensity, device):
 
 def read_floor_seconds(count, device):
     """The seconds in which a device reads `count` bytes at its printed bandwidth: no kernel is faster."""
-    _check(0, count=count)
+    check_counts(0, count=count)
     return Fraction(count, device.bandwidth)
 
 
@@ -66,7 +66,7 @@ def thread_blocks(heads, batch=1, pieces=1):
 
     Nothing in it grows with the number of keys but `pieces`. Source: document B, decoding; claims:A01, B67.
     """
-    _check(1, heads=heads, batch=batch, pieces=pieces)
+    check_counts(1, heads=heads, batch=batch, pieces=pieces)
     return heads * batch * pieces
 
 
@@ -75,7 +75,7 @@ def busy_share(blocks, device):
 
     Source: claims:A01, B68 (32 blocks on the 108 SMs of an A100: 29.6 %; one block: 0.93 %).
     """
-    _check(0, blocks=blocks)
+    check_counts(0, blocks=blocks)
     return min(Fraction(1), Fraction(blocks, device.multiprocessors))
 
 
@@ -100,7 +100,7 @@ def state_bytes(kind, dim, payload=FLOAT32, statistic=FLOAT32):
 
     payload, statistic: bytes of one number of each. Source: claims:A24.
     """
-    _check(1, payload=payload, statistic=statistic)
+    check_counts(1, payload=payload, statistic=statistic)
     return dim * payload + _statistics(kind, dim) * statistic
 
 
@@ -119,7 +119,7 @@ def partial_traffic(kind, tile, dim, group=1, payload=FLOAT32, statistic=FLOAT32
     read again, 1 read alone. With fp32 pairs over an fp16 cache that is 2·g·(d + 1)/(tile·d).
     Source: claims:A42, B81 (document B, "negligible": 0.8 % at g = 1 and 256 keys, 50 % at g = 8 and 32).
     """
-    _check(1, tile=tile, group=group, passes=passes)
+    check_counts(1, tile=tile, group=group, passes=passes)
     states = passes * group * state_bytes(kind, dim, payload, statistic)
     return Fraction(states, kv_cache_bytes(tile, dim, number=number))
 
@@ -137,11 +137,11 @@ def merge_transcendentals(kind, printed=False):
 
 def _statistics(kind, dim):
     """One for the pair, two for a triple; ValueError for a dim below 1."""
-    _check(1, dim=dim)
+    check_counts(1, dim=dim)
     return 1 if check_kind(kind) is LSEState else 2
 
 
-def _check(least, **counts):
+def check_counts(least, **counts):
     """Nothing; raises TypeError or ValueError for the first count that is no integer or is below `least`."""
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool):
