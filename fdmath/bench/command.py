@@ -4,11 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from fdmath import _backends as backends
 from fdmath.bench import cpu, records
 from fdmath.verify.command import add_declarations, declared_subject
 from fdmath.verify.judge import verify
 
-NAMES = ("cpu",)
+BENCHES = {"cpu": "fdmath.bench.command", "decode": "fdmath.bench.decode_command"}
+"""Where each bench has its `parser()` and its `run(args, words)`."""
 
 
 def positive(text):
@@ -48,20 +50,21 @@ def parser():
 def main(argv=None):
     """The exit code of `fdmath bench WHAT …`; 2 for a WHAT that there is not."""
     what, *rest = (sys.argv[2:] if argv is None else argv) or [""]
-    if what != "cpu":
+    if what not in BENCHES:
         wrong = what not in ("-h", "--help")
-        print(f"usage: fdmath bench {{{','.join(NAMES)}}} …    (fdmath bench cpu --help says more)",
+        print(f"usage: fdmath bench {{{','.join(BENCHES)}}} …    (fdmath bench cpu --help says more)",
               file=sys.stderr if wrong else sys.stdout)
         return 2 if wrong else 0
-    args = parser().parse_args(rest)
+    args = backends.load(f"{BENCHES[what]}:parser")().parse_args(rest)
     try:
-        return _run(args, rest)
+        return backends.load(f"{BENCHES[what]}:run")(args, rest)
     except (Exception, SystemExit) as error:  # importing a subject may raise anything
         print(f"could not run: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
 
 
-def _run(args, words):
+def run(args, words):
+    """The exit code of `fdmath bench cpu words`, whose arguments are args."""
     shapes = [cpu.Shape(args.batch, args.q_heads, args.kv_heads, args.dim, keys) for keys in args.keys]
     dtypes = args.dtypes.split(",")
     if args.memory and args.target:

@@ -50,9 +50,10 @@ def commit(measured):
 
 
 def text_of(head, rows):
-    """The record as JSON text: the head, then one line for each row, floats to four digits, null for NaN and ∞."""
+    """The record as JSON text: the head, then one line for each row; floats to four digits, null for NaN and ∞."""
     lines = [json.dumps(_rounded(row), ensure_ascii=False) for row in rows]
-    return json.dumps(head, indent=1, ensure_ascii=False)[:-2] + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+    begin = json.dumps(_rounded(head), indent=1, ensure_ascii=False)[:-2]
+    return begin + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
 def _rounded(x):
