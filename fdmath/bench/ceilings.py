@@ -67,14 +67,17 @@ def matmul_tflops(dtype, size=8192):
 def measure(sizes, dtypes):
     """The ceilings, a dict: {read_gb_per_s, floor, launch_us, matmul_tflops}.
 
-    read_gb_per_s: of LARGE bytes. floor: {start_us, gb_per_s, points}, the fit of t = start + bytes/rate to `sizes`
-    bytes and the (bytes, µs) it was fitted to. launch_us: by number of programs. matmul_tflops: by dtype.
+    read_gb_per_s: of LARGE bytes. floor: {start_us, gb_per_s, points, misfit}, the fit of t = start + bytes/rate, the
+    (bytes, µs) of `sizes` bytes that it was fitted to, and the largest |fit/t − 1| of these. launch_us: by number of
+    programs. matmul_tflops: by dtype.
     """
     pool = torch.randint(-2**31, 2**31 - 1, (LARGE // 4,), dtype=torch.int32, device="cuda")
     points = [(count, read_us(count, pool)) for count in sorted(set(sizes))]
+    floor = fit_floor(points)
+    misfit = max(abs(floor.us(count) / us - 1) for count, us in points)
     return {
         "read_gb_per_s": LARGE / read_us(LARGE, pool) / 1e3,
-        "floor": {**fit_floor(points)._asdict(), "points": points},
+        "floor": {**floor._asdict(), "points": points, "misfit": misfit},
         "launch_us": {str(programs): launch_us(programs) for programs in PROGRAMS},
         "matmul_tflops": {dtype: matmul_tflops(dtype) for dtype in dtypes},
     }

@@ -200,7 +200,7 @@ def ceilings_table(head):
     return "\n".join([
         f"{head['device']}, driver {head['driver']}",
         f"read, large: {found['read_gb_per_s']:.0f} GB/s",
-        f"read floor: {floor['start_us']:.2f} µs + bytes / {floor['gb_per_s']:.0f} GB/s",
+        f"read floor: {floor['start_us']:.2f} µs + bytes / {floor['gb_per_s']:.0f} GB/s, within {floor['misfit']:.1%} of what was read",
         "empty kernel in a graph: " + ", ".join(f"{us:.2f} µs of {n} programs" for n, us in launch.items()),
         f"8192³ product, TFLOP/s: {matmul}"])
 

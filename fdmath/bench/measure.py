@@ -111,17 +111,16 @@ def checked(bench, shape, peer, sets):
         found = errors(peer, call, *first, right) | {"num_splits": peer.splits(*first) if peer.splits else None}
         seconds = graphs.one_call_seconds(call, first) if first[0].is_cuda else 0.0
     except (Exception, SystemExit) as error:  # a peer may raise anything
-        return None, _failure(error)
+        return None, failure(error)
     found |= judged(found, most_errors(bench.dtype, peer.roundings, float(right[1].abs().max())))
     if seconds > SLOW:
         return None, found | {"status": "not run", "note": f"one call takes {seconds:.2g} s, more than {SLOW} s"}
     return call, found
 
 
-def _failure(error):
-    """The {status, note} of what was raised: its kind and its first line."""
-    line = (str(error).strip() or "without a word").splitlines()[0]
-    return {"status": "failed", "note": f"raised {type(error).__name__}: {line[:200]}"}
+def failure(error):
+    """The {status, note} of what was raised: its kind and its words."""
+    return {"status": "failed", "note": f"raised {type(error).__name__}: {' '.join(str(error).split())}"[:300]}
 
 
 def peer_rows(bench, shape, peers, study="peers"):
@@ -134,7 +133,7 @@ def peer_rows(bench, shape, peers, study="peers"):
         if call is not None:
             calls[peer.name] = call, sets
     for name, timing in bench.timings(calls).items():
-        found[name] |= _failure(timing) if isinstance(timing, BaseException) else timed(timing)
+        found[name] |= failure(timing) if isinstance(timing, BaseException) else timed(timing)
     return [bench.row(study, shape, peer.name, tile=peer.tile, **found[peer.name]) for peer in peers]
 
 

@@ -113,15 +113,17 @@ def _flex(shape):
 
 
 def _xformers(shape):
-    """xFormers' split-K in Triton: one KV head of a group, shown to each of its query heads."""
-    attend = backends.load("xformers.ops.fmha:memory_efficient_attention_forward_requires_grad")
-    op = backends.load("xformers.ops.fmha.triton_splitk:FwOp")
+    """xFormers' split-K in Triton: one KV head of a group, shown to each of its query heads.
+
+    The operator is called by itself: the public call refuses where xFormers' C++ part, which is not needed, is missing.
+    """
+    op, inputs = (backends.load(f"xformers.ops.fmha.{name}") for name in ("triton_splitk:FwOp", "common:Inputs"))
     grouped = shape.batch, shape.queries, shape.kv_heads, shape.group, shape.dim
 
     def call(q, k, v):
         keys, values = (x.transpose(1, 2).unsqueeze(3).expand(-1, -1, -1, shape.group, -1) for x in (k, v))
-        o, lse = attend(q.transpose(1, 2).reshape(grouped), keys, values, op=op)
-        return o.flatten(2, 3).transpose(1, 2), lse.reshape(q.shape[:-1])
+        o, more = op.apply(inputs(q.transpose(1, 2).reshape(grouped), keys, values), needs_gradient=True)
+        return o.flatten(2, 3).transpose(1, 2), more.lse.reshape(q.shape[:-1])
 
     return call
 

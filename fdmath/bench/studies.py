@@ -7,7 +7,7 @@ Triton.
 import torch
 
 from fdmath.bench.decode import OURS, ROWS, Shape, best_peer, judged, most_errors, timed
-from fdmath.bench.measure import exact, peer_rows
+from fdmath.bench.measure import exact, failure, peer_rows
 from fdmath.bench.peers import PEERS
 from fdmath.kernels.merge import merge_states
 from fdmath.kernels.split_kv import STEPS, decode_by_step, device_of, prepare, split_kv_decode
@@ -71,9 +71,9 @@ def tiles(bench):
             continue
         sets = bench.inputs.sets(shape)
         calls = {tile: (lambda q, k, v, tile=tile: split_kv_decode(q, k, v, tile=tile), sets) for tile in TILES}
+        counts = {OURS: _plan(sets).num_splits} | {tile: -(-shape.keys // tile) for tile in TILES}
         yield _rows("tiles", bench, shape, {OURS: (split_kv_decode, sets), **calls},
-                    lambda name, shape=shape: {} if name == OURS else
-                    {"tile": name, "num_splits": -(-shape.keys // name)})
+                    lambda name, counts=counts: {"tile": None if name == OURS else name, "num_splits": counts[name]})
 
 
 def merge(bench):
@@ -106,14 +106,9 @@ STUDIES = {study.__name__: study for study in (steps, splits, lengths, tiles, me
 
 def _rows(study, bench, shape, calls, fields=lambda name: {}):
     """The rows of calls that are only timed; a name that is a number is OURS with a setting. fields(name): more."""
-    return [bench.row(study, shape, name if isinstance(name, str) else OURS, **_timed(timing), **fields(name))
+    return [bench.row(study, shape, name if isinstance(name, str) else OURS,
+                      **(failure(timing) if isinstance(timing, BaseException) else timed(timing) | fields(name)))
             for name, timing in bench.timings(calls).items()]
-
-
-def _timed(timing):
-    if isinstance(timing, BaseException):
-        return {"status": "failed", "note": f"raised {type(timing).__name__}: {timing}"[:200]}
-    return timed(timing)
 
 
 def _plan(sets):
