@@ -11,9 +11,16 @@ def with_gradient(name, forward, backward, *arrays):
     NumPy arrays go straight through. forward and backward take and return tuples of arrays and follow no gradient
     themselves. A second derivative raises RuntimeError with the name (double backward).
     """
-    if backends.library(arrays[0]) == "numpy":
+    if backends.library(arrays[-1]) == "numpy":
         return forward(*arrays)
     return _functions()[0].apply(name, forward, backward, *arrays)
+
+
+def without_gradient(name, function, *arrays):
+    """The tuple function(*arrays), itself a gradient; where torch differentiates it, RuntimeError with the name."""
+    if backends.library(arrays[-1]) == "numpy":
+        return function(*arrays)
+    return _functions()[1].apply(name, function, *arrays)
 
 
 @functools.cache

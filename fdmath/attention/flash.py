@@ -10,7 +10,7 @@ from functools import partial
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import choose
-from fdmath.attention.differentiable import with_gradient
+from fdmath.attention.differentiable import with_gradient, without_gradient
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import finite_level
 from fdmath.attention.tiles import Tiles, arrangement
@@ -57,9 +57,10 @@ def flash_attention_backward(do, dlse, q, k, v, o, lse, *, block_m=None, block_n
         raise TypeError("lse must be the lse that the forward returned, without which there is no gradient; got None")
     if choose(backend, _refusal, q, k, v, mask=mask, by=by, **own) == "triton":
         return backends.load(_KERNELS + "flash_backward")(do, dlse, q, k, v, o, lse, causal=causal, scale=scale)
-    dlse = backends.array_namespace(lse=lse).zeros_like(lse) if dlse is None else dlse
+    xp = backends.array_namespace(q=q, k=k, v=v, o=o, lse=lse, do=do, **({} if dlse is None else {"dlse": dlse}))
+    dlse = xp.zeros_like(lse) if dlse is None else dlse
     run = partial(_backward, causal=causal, scale=scale, mask=mask, by=by, **own)
-    return with_gradient("flash_attention_backward", run, None, do, dlse, q, k, v, o, lse)
+    return without_gradient("flash_attention_backward", run, do, dlse, q, k, v, o, lse)
 
 
 def _refusal(q, k, v, *, mask, by="columns", **own):
@@ -205,7 +206,6 @@ def _finish(call, tensors):
 
 def _check_gradient(call, do, dlse, o, lse):
     """Nothing; raises TypeError, ValueError where do, dlse, o or lse do not belong to the call."""
-    backends.array_namespace(q=call.q, do=do, dlse=dlse, o=o, lse=lse)
     for name, x, shape in (("do", do, call.out_shape), ("dlse", dlse, call.out_shape[:-1]),
                            ("o", o, call.out_shape), ("lse", lse, call.out_shape[:-1])):
         if tuple(x.shape) != tuple(shape):

@@ -34,8 +34,7 @@ def flash_attention_1(q, k, v, *, block_m=None, block_n=None, causal=False, scal
     with backends.quiet():
         for j in tiles.columns:
             add_column(gpu, tiles, j, _DIVISIONS[divide])
-    m, l, o = (call.xp.reshape(gpu.tensors[name], (*call.q.shape[:-1], -1)) for name in "mlo")
-    return call.finish(MLOState(m[..., 0], l[..., 0], o))
+    return call.finish(MLOState(gpu.tensors["m"][..., 0], gpu.tensors["l"][..., 0], gpu.tensors["o"]))
 
 
 def add_column(gpu, tiles, j, normalised):

@@ -13,8 +13,8 @@ from fdmath.cost.counts import Counts
 from fdmath.cost.flash import Grid
 
 DIM, WIDTH, HEADS = 3, 2, 8
-SHAPES = [(8, 8, 2, 2), (7, 7, 2, 3), (5, 11, 3, 2), (11, 5, 2, 3), (11, 5, 4, 4), (1, 9, 2, 4), (6, 1, 4, 2), (0, 4, 2, 2),
-          (4, 0, 2, 2), (13, 13, 16, 5), (12, 12, 3, 6), (9, 17, 1, 1)]  # fmt: skip
+SHAPES = [(8, 8, 2, 2), (7, 7, 2, 3), (5, 11, 3, 2), (11, 5, 2, 3), (11, 5, 4, 4), (1, 9, 2, 4), (6, 1, 4, 2),
+          (0, 4, 2, 2), (4, 0, 2, 2), (13, 13, 16, 5), (12, 12, 3, 6), (9, 17, 1, 1)]  # fmt: skip
 GRIDS = [Grid(*shape, causal=causal) for shape in SHAPES for causal in (False, True)]
 
 
