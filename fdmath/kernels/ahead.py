@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from fdmath.kernels.flash import forward_kernel
 from fdmath.kernels.flash_backward import columns_kernel, rows_kernel
-from fdmath.kernels.flash_call import LARGEST_BLOCK, padded, tile_for
-
-PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-"""NVIDIA's assembler, as Triton brings it; missing where Triton was built without."""
+from fdmath.kernels.flash_call import padded, tile_for
 
 FLASH = {"forward": forward_kernel, "columns": columns_kernel, "atomic columns": columns_kernel, "rows": rows_kernel}
 """The kernels that `compiled_sizes` knows."""
@@ -48,12 +46,12 @@ def compiled_sizes(block_m, block_n, dim, *, kernel="forward", causal=False, dty
     Raises RuntimeError where nothing can be compiled.
     """
     return sizes(compiled_flash(block_m, block_n, dim, kernel=kernel, causal=causal, dtype=dtype, group=group,
-                                capability=capability, warps=warps, stages=stages), capability)
+                                capability=capability, warps=warps, stages=stages))
 
 
 def compiled_flash(block_m, block_n, dim, *, kernel, causal, dtype, group, capability, warps, stages):
     """The compiled kernel of `compiled_sizes`."""
-    best, function = tile_for(kernel, dim, causal, None), FLASH[kernel]
+    best, function = tile_for(kernel, dim, causal, dtype, capability), FLASH[kernel]
     constants = {"ROWS": block_m, "BLOCK": block_n, "DIM": padded(dim), "WIDTH": padded(dim), "CAUSAL": causal,
                  "GROUP": group, "TAIL": True, "ATOMIC": kernel == "atomic columns"}
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
@@ -85,13 +83,14 @@ def compiled(kernel, kinds, constants, capability, multiples=(), **options):
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def sizes(binary, capability):
-    """The Sizes of a compiled kernel, as NVIDIA's assembler reports them."""
+def sizes(binary):
+    """The Sizes of a compiled kernel, as NVIDIA's assembler, which Triton brings, reports them."""
+    assembler = get_ptxas(binary.metadata.target.arch).path
     target = re.search(r"\.target (\w+)", binary.asm["ptx"])[1]
     with tempfile.TemporaryDirectory() as folder:
         ptx = Path(folder) / "kernel.ptx"
         ptx.write_text(binary.asm["ptx"], encoding="utf-8")
-        report = subprocess.run([PTXAS, "-v", f"--gpu-name={target}", ptx, "-o", Path(folder) / "kernel.cubin"],
+        report = subprocess.run([assembler, "-v", f"--gpu-name={target}", ptx, "-o", Path(folder) / "kernel.cubin"],
                                 check=True, capture_output=True, encoding="utf-8").stderr
-    registers, spills = (int(re.search(text, report)[1]) for text in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
-    return Sizes(registers, spills, binary.metadata.shared, "Potential Performance Loss" in report)
+    used, spilled = re.search(r"Used (\d+) registers", report), re.search(r"(\d+) bytes spill stores", report)
+    return Sizes(int(used[1]), int(spilled[1]), binary.metadata.shared, "Potential Performance Loss" in report)

@@ -9,15 +9,17 @@ Scores carry the factor log₂e inside, because hardware computes 2^x; lse is na
 """
 
 import math
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
 from fdmath.algebra.state import LSEState
+from fdmath.attention.differentiable import with_gradient
 from fdmath.kernels.flash_backward import flash_backward
 from fdmath.kernels.flash_call import check_inputs, descriptor, empty_rows, prepare
-from fdmath.kernels.flash_tiles import tile, visible_keys
+from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
 from fdmath.kernels.merge import rounded
 
 LOG2E = 1 / math.log(2)
@@ -66,13 +68,10 @@ def forward_kernel(
     """
     queries, keys = q.shape[2], k.shape[2]
     blocks = tl.cdiv(queries, ROWS)
-    first_row = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
-    head, batch = tl.program_id(0) // blocks % heads, tl.program_id(0) // blocks // heads
+    block, head, batch = place(blocks, heads)
+    first_row = (blocks - 1 - block) * ROWS
     kv_head, row, offset = head // GROUP, first_row + tl.arange(0, ROWS), keys - queries
-    full, last = keys, keys
-    if CAUSAL:  # how many keys the first row of the block sees, and the last
-        full = tl.minimum(tl.maximum(first_row + 1 + offset, 0), keys)
-        last = tl.minimum(tl.maximum(first_row + ROWS + offset, 0), keys)
+    full, last = seen_by_rows(first_row, ROWS, keys, offset, CAUSAL)
     full = tl.where(scale > 0, full // BLOCK * BLOCK, 0)
 
     q_rows = tile(q, batch, head, first_row, ROWS, DIM)
@@ -126,40 +125,11 @@ def launch_forward(call, tile, o, lse):
         )  # fmt: skip
 
 
-class _Gradient(torch.autograd.Function):
-    """(dq, dk, dv) of a call, which have no derivative of their own."""
-
-    @staticmethod
-    def forward(ctx, do, dlse, q, k, v, o, lse, causal, scale):
-        return flash_backward(do, dlse, q, k, v, o, lse, causal=causal, scale=scale)
-
-    @staticmethod
-    def backward(ctx, *_):
-        raise RuntimeError("flash_attention by the Triton kernels has no double backward (a derivative of its "
-                           "gradients); backend=\"torch\" has one")
-
-
-class _Attention(torch.autograd.Function):
-    """(o, lse) of a call, with a derivative in both."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, causal, scale):
-        o, lse = flash_forward(q, k, v, causal=causal, scale=scale)
-        ctx.save_for_backward(q, k, v, o, lse)
-        ctx.options = causal, scale
-        ctx.set_materialize_grads(False)
-        return o, lse
-
-    @staticmethod
-    def backward(ctx, do, dlse):
-        o = ctx.saved_tensors[3]
-        do = torch.zeros_like(o) if do is None else do
-        return (*_Gradient.apply(do, dlse, *ctx.saved_tensors, *ctx.options), None, None)
-
-
 def flash_attention_by_kernel(q, k, v, causal, scale):
     """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse."""
-    return LSEState(*_Attention.apply(q, k, v, bool(causal), scale))
+    options = {"causal": bool(causal), "scale": scale}
+    return LSEState(*with_gradient("flash_attention", lambda *x: tuple(flash_forward(*x, **options)),
+                                   partial(flash_backward, **options), q, k, v))
 
 
 def refusal(q, k, v, mask=None):

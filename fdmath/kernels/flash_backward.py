@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from fdmath.kernels.flash_call import (
-    LARGEST_BLOCK,
+    BLOCKS,
     aligned,
     check_like,
     descriptor,
@@ -26,7 +26,7 @@ from fdmath.kernels.flash_call import (
     padded,
     prepare,
 )
-from fdmath.kernels.flash_tiles import tile, visible_keys
+from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
 from fdmath.kernels.merge import INTERPRETED, rounded
 
 LOG2E = tl.constexpr(1 / math.log(2))
@@ -40,17 +40,17 @@ def delta_kernel(o, do, dlse, lse, delta, lse2, heads, ROWS: tl.constexpr, WIDTH
     """
     queries = o.shape[2]
     blocks = tl.cdiv(queries, ROWS)
-    block, head, batch = tl.program_id(0) % blocks, tl.program_id(0) // blocks % heads, tl.program_id(0) // blocks // heads
+    block, head, batch = place(blocks, heads)
     first_row, index = block * ROWS, (batch * heads + head).to(tl.int64)
     row = first_row + tl.arange(0, ROWS)
     level = tl.load(lse + index * queries + row, row < queries, float("-inf"))
-    product = tile(o, batch, head, first_row, ROWS, WIDTH).to(tl.float32) * tile(do, batch, head, first_row, ROWS, WIDTH)
-    slope = tl.sum(product, 1)
+    o_rows, do_rows = tile(o, batch, head, first_row, ROWS, WIDTH), tile(do, batch, head, first_row, ROWS, WIDTH)
+    slope = tl.sum(o_rows.to(tl.float32) * do_rows.to(tl.float32), 1)
     if dlse is not None:
         slope -= tl.load(dlse + index * queries + row, row < queries, 0.0)
-    place = index * blocks * ROWS + row
-    tl.store(delta + place, tl.where(level == float("-inf"), 0.0, slope))
-    tl.store(lse2 + place, tl.where(level == float("-inf"), float("inf"), level * LOG2E))
+    index = index * blocks * ROWS + row
+    tl.store(delta + index, tl.where(level == float("-inf"), 0.0, slope))
+    tl.store(lse2 + index, tl.where(level == float("-inf"), float("inf"), level * LOG2E))
 
 
 @triton.jit
@@ -68,16 +68,16 @@ def walk_down(
         if GROUP > 1:
             head, start = head + step // tiles, first + step % tiles * ROWS
         row = start + tl.arange(0, ROWS)
-        place = (batch * heads + head).to(tl.int64) * padded + row
+        index = (batch * heads + head).to(tl.int64) * padded + row
         q_rows = tile(q, batch, head, start, ROWS, DIM)
         do_rows = tile(do, batch, head, start, ROWS, WIDTH)
         s = tl.dot(k_rows, q_rows.T, input_precision="ieee")
-        p = tl.exp2(s * scale2 - tl.load(lse2 + place)[None, :])
+        p = tl.exp2(s * scale2 - tl.load(lse2 + index)[None, :])
         if MASKED:
             p = tl.where(key[:, None] <= row[None, :] + offset, p, 0.0)
         dv = tl.dot(rounded(p, q.dtype).to(do_rows.dtype), do_rows, dv, input_precision="ieee")
         dp = tl.dot(v_rows, do_rows.T, input_precision="ieee")
-        ds = p * (dp - tl.load(delta + place)[None, :])
+        ds = p * (dp - tl.load(delta + index)[None, :])
         if ATOMIC:  # a key beyond the end, which is read as zero, may have any P; its row of dk is not written
             ds = tl.where(key[:, None] < keys, ds, 0.0)
         ds = rounded(ds, q.dtype).to(q_rows.dtype)
@@ -98,30 +98,31 @@ def columns_kernel(
     q, k, v, do, lse2, delta, dk, dv, dq, scale, scale2, kv_heads, padded, GROUP: tl.constexpr, CAUSAL: tl.constexpr,
     ATOMIC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):
-    """dk and dv of BLOCK keys of one KV head, summed over its query heads; if ATOMIC their part of dq is added to dq.
+    """dk and dv of BLOCK keys of one KV head, summed over its query heads; if ATOMIC, their part of dq is added to dq.
 
-    q, k, v, do, dk, dv: descriptors; dq float32 (None if not ATOMIC); lse2, delta (B, Hq, padded). scale2 = scale·log₂e.
+    q, k, v, do, dk, dv: descriptors; dq float32, None if not ATOMIC; lse2, delta (B, Hq, padded); scale2 = scale·log₂e.
     Queries beyond the end add nothing, since lse2 = +∞ there; keys beyond the end get sums that are not written.
     """
     queries, keys = q.shape[2], k.shape[2]
     blocks = tl.cdiv(keys, BLOCK)
-    first_key = tl.program_id(0) % blocks * BLOCK
-    kv_head, batch = tl.program_id(0) // blocks % kv_heads, tl.program_id(0) // blocks // kv_heads
+    block, kv_head, batch = place(blocks, kv_heads)
+    first_key = block * BLOCK
     key, offset, heads = first_key + tl.arange(0, BLOCK), keys - queries, kv_heads * GROUP
     k_rows = tile(k, batch, kv_head, first_key, BLOCK, DIM)
     v_rows = tile(v, batch, kv_head, first_key, BLOCK, WIDTH)
     dk_sum = tl.zeros([BLOCK, DIM], tl.float32)
     dv_sum = tl.zeros([BLOCK, WIDTH], tl.float32)
-    full = 0
-    if CAUSAL:  # from which query on some of the keys are seen, and all: tiles between need a mask
+    full, last = 0, tl.cdiv(queries, ROWS) * ROWS
+    if CAUSAL:  # the first query that sees a key of the block, and the first that sees all: between a mask decides
         first = tl.maximum(first_key - offset, 0) // ROWS * ROWS
-        full = tl.maximum(tl.minimum(tl.cdiv(tl.maximum(first_key + BLOCK - 1 - offset, 0), ROWS) * ROWS, padded), first)
+        full = tl.minimum(tl.cdiv(tl.maximum(first_key + BLOCK - 1 - offset, 0), ROWS) * ROWS, last)
+        full = tl.maximum(full, first)  # never smaller; without these words ptxas (Triton 3.6) serialises all products
         dk_sum, dv_sum = walk_down(
             dk_sum, dv_sum, k_rows, v_rows, q, do, lse2, delta, dq, batch, kv_head, key, keys, offset, first,
             (full - first) // ROWS, padded, heads, scale, scale2, True, GROUP, ATOMIC, ROWS, DIM, WIDTH)
     dk_sum, dv_sum = walk_down(
         dk_sum, dv_sum, k_rows, v_rows, q, do, lse2, delta, dq, batch, kv_head, key, keys, offset, full,
-        tl.cdiv(tl.maximum(queries - full, 0), ROWS), padded, heads, scale, scale2, False, GROUP, ATOMIC, ROWS, DIM, WIDTH)
+        tl.cdiv(queries - full, ROWS), padded, heads, scale, scale2, False, GROUP, ATOMIC, ROWS, DIM, WIDTH)
     dk.store([batch, kv_head, first_key, 0], rounded(dk_sum * scale, dk.dtype).reshape(1, 1, BLOCK, DIM))
     dv.store([batch, kv_head, first_key, 0], rounded(dv_sum, dv.dtype).reshape(1, 1, BLOCK, WIDTH))
 
@@ -153,19 +154,16 @@ def rows_kernel(
     """dq of ROWS queries of one head; arguments as for `columns_kernel`. TAIL: some tile needs a mask."""
     queries, keys = q.shape[2], k.shape[2]
     blocks = tl.cdiv(queries, ROWS)
-    first_row = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
-    head, batch = tl.program_id(0) // blocks % heads, tl.program_id(0) // blocks // heads
+    block, head, batch = place(blocks, heads)
+    first_row = (blocks - 1 - block) * ROWS
     kv_head, row, offset = head // GROUP, first_row + tl.arange(0, ROWS), keys - queries
-    full, last = keys, keys
-    if CAUSAL:
-        full = tl.minimum(tl.maximum(first_row + 1 + offset, 0), keys)
-        last = tl.minimum(tl.maximum(first_row + ROWS + offset, 0), keys)
+    full, last = seen_by_rows(first_row, ROWS, keys, offset, CAUSAL)
     full = full // BLOCK * BLOCK
 
     q_rows = tile(q, batch, head, first_row, ROWS, DIM)
     do_rows = tile(do, batch, head, first_row, ROWS, WIDTH)
-    place = (batch * heads + head).to(tl.int64) * padded + row
-    lse2_rows, delta_rows = tl.load(lse2 + place), tl.load(delta + place)
+    index = (batch * heads + head).to(tl.int64) * padded + row
+    lse2_rows, delta_rows = tl.load(lse2 + index), tl.load(delta + index)
     dq_sum = tl.zeros([ROWS, DIM], tl.float32)
     dq_sum = walk_right(dq_sum, q_rows, do_rows, lse2_rows, delta_rows, k, v, batch, kv_head, row, offset, 0, full,
                         scale2, False, CAUSAL, BLOCK, DIM, WIDTH)
@@ -186,60 +184,73 @@ def flash_backward(do, dlse, q, k, v, o, lse, *, causal=False, scale=None, deter
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document B, Algorithm 2.
     """
     call = prepare(q, k, v, causal, scale)
-    shape = (*q.shape[:-1], v.shape[-1])
-    for name, x, expected, dtype in (("do", do, shape, q.dtype), ("o", o, shape, q.dtype),
-                                     ("lse", lse, shape[:-1], torch.float32), ("dlse", dlse, shape[:-1], torch.float32)):
-        if x is not None or name != "dlse":
-            check_like(name, x, expected, dtype, q)
+    check_saved(do, dlse, q, v, o, lse)
     if call.is_empty:
         return tuple(torch.zeros_like(x) for x in (q, k, v))
-    dlse = None if dlse is None else dlse.contiguous()
-    do, o = aligned(four_axes(do)), aligned(four_axes(o))
+    do, o = aligned(four_axes(do.to(q.dtype))), aligned(four_axes(o))
     found = [empty_rows(x, x.shape) for x in (call.q, call.k, call.v)]
     with torch.cuda.device_of(q):
-        launch_backward(call, do, *row_numbers(do, dlse, o, lse.contiguous()), *found, deterministic)
+        numbers = row_numbers(do, None if dlse is None else dlse.contiguous(), o, lse.contiguous())
+        if deterministic:
+            launch_columns(call, do, *numbers, *found[1:])
+            launch_rows(call, do, *numbers, found[0])
+        else:
+            launch_columns(call, do, *numbers, *found[1:], dq=found[0])
     return tuple(x.contiguous().view(like.shape) for x, like in zip(found, (q, k, v), strict=True))
+
+
+def check_saved(do, dlse, q, v, o, lse):
+    """Nothing; raises TypeError, ValueError for what does not belong to the forward call of q and v."""
+    shape, single = (*q.shape[:-1], v.shape[-1]), torch.float32
+    check_like("do", do, shape, {q.dtype, single}, q)
+    check_like("o", o, shape, {q.dtype, single}, q)
+    check_like("lse", lse, shape[:-1], {single}, q)
+    if dlse is not None:
+        check_like("dlse", dlse, shape[:-1], {single}, q)
 
 
 def row_numbers(do, dlse, o, lse):
     """(delta, lse2), (B, Hq, padded) float32: what the gradient needs once a row (`delta_kernel`)."""
     batch, heads, queries, _ = o.shape
-    blocks = -(-queries // LARGEST_BLOCK)
-    delta, lse2 = lse.new_empty(2, batch, heads, blocks * LARGEST_BLOCK)
-    tiles = descriptor(o, LARGEST_BLOCK), descriptor(do, LARGEST_BLOCK)
-    delta_kernel[(blocks * heads * batch,)](
-        *tiles, dlse, lse, delta, lse2, heads, ROWS=LARGEST_BLOCK, WIDTH=tiles[0].block_shape[3], num_warps=4)
+    most = BLOCKS[-1]
+    blocks = -(-queries // most)
+    delta, lse2 = lse.new_empty(2, batch, heads, blocks * most)
+    delta_kernel[(blocks * heads * batch,)](descriptor(o, most), descriptor(do, most), dlse, lse, delta, lse2, heads,
+                                            ROWS=most, WIDTH=padded(o.shape[-1]), num_warps=4)
     return delta, lse2
 
 
-def launch_backward(call, do, delta, lse2, dq, dk, dv, deterministic=True, columns=None, rows=None):
-    """Nothing; the gradients of a FlashCall are written to dq, dk and dv, which are `aligned`.
+def launch_columns(call, do, delta, lse2, dk, dv, dq=None, tile=None):
+    """Nothing; the gradients are written to dk and dv and, by atomic additions, to dq if it is given, all `aligned`.
 
-    columns, rows: Tiles of the two kernels in place of the measured ones.
+    call: a FlashCall; tile: a Tile in place of the measured one.
     """
-    batch, heads, queries, _ = call.q.shape
-    kv_heads, keys = call.k.shape[1:3]
-    numbers = call.scale, call.scale * LOG2E.value
-    columns = columns or call.tile("columns" if deterministic else "atomic columns")
-    total = None if deterministic else dq.new_zeros((*dq.shape[:-1], padded(dq.shape[-1])), dtype=torch.float32)
-    columns_kernel[(-(-keys // columns.block_n) * kv_heads * batch,)](
-        *_descriptors(call, do, columns), lse2, delta, descriptor(dk, columns.block_n), descriptor(dv, columns.block_n),
-        total if total is None or INTERPRETED else descriptor(total, columns.block_m), *numbers, kv_heads,
-        delta.shape[2], ATOMIC=not deterministic, ROWS=columns.block_m, BLOCK=columns.block_n,
-        num_warps=columns.warps, num_stages=columns.stages, **call.axes(),
+    batch, kv_heads, keys, _ = call.k.shape
+    tile, total, target = tile or call.tile("columns" if dq is None else "atomic columns"), None, None
+    if dq is not None:  # float32, as wide as a tile: what lies beyond d is never read
+        total = dq.new_zeros((*dq.shape[:-1], padded(dq.shape[-1])), dtype=torch.float32)
+        target = total if INTERPRETED else descriptor(total, tile.block_m)
+    columns_kernel[(-(-keys // tile.block_n) * kv_heads * batch,)](
+        *_descriptors(call, do, tile), lse2, delta, descriptor(dk, tile.block_n), descriptor(dv, tile.block_n), target,
+        call.scale, call.scale * LOG2E.value, kv_heads, delta.shape[2], ATOMIC=dq is not None, ROWS=tile.block_m,
+        BLOCK=tile.block_n, num_warps=tile.warps, num_stages=tile.stages, **call.axes(),
     )  # fmt: skip
-    if not deterministic:
+    if dq is not None:
         dq.copy_(total[..., :dq.shape[-1]])
-        return
-    rows = rows or call.tile("rows")
-    rows_kernel[(-(-queries // rows.block_m) * heads * batch,)](
-        *_descriptors(call, do, rows), lse2, delta, descriptor(dq, rows.block_m), *numbers, heads, delta.shape[2],
-        TAIL=call.hides or keys % rows.block_n > 0, ROWS=rows.block_m, BLOCK=rows.block_n,
-        num_warps=rows.warps, num_stages=rows.stages, **call.axes(),
+
+
+def launch_rows(call, do, delta, lse2, dq, tile=None):
+    """Nothing; the gradient is written to dq; arguments as for `launch_columns`."""
+    batch, heads, queries, _ = call.q.shape
+    tile = tile or call.tile("rows")
+    rows_kernel[(-(-queries // tile.block_m) * heads * batch,)](
+        *_descriptors(call, do, tile), lse2, delta, descriptor(dq, tile.block_m), call.scale, call.scale * LOG2E.value,
+        heads, delta.shape[2], TAIL=call.hides or call.k.shape[2] % tile.block_n > 0, ROWS=tile.block_m,
+        BLOCK=tile.block_n, num_warps=tile.warps, num_stages=tile.stages, **call.axes(),
     )  # fmt: skip
 
 
 def _descriptors(call, do, tile):
     """Descriptors of q, k, v and do for a Tile."""
-    return [descriptor(x, rows) for x, rows in ((call.q, tile.block_m), (call.k, tile.block_n), (call.v, tile.block_n),
-                                                (do, tile.block_m))]
+    m, n = tile.block_m, tile.block_n
+    return [descriptor(x, rows) for x, rows in ((call.q, m), (call.k, n), (call.v, n), (do, m))]

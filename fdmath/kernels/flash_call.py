@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from fdmath import _backends as backends
 from fdmath.algebra.order import whole
 from fdmath.attention.reference import check_scale, check_shapes
 from fdmath.kernels import checks
@@ -40,28 +41,37 @@ Programs of 4 warps, small enough for two (d = 128) or three (d = 64) a multipro
 takes exponentials, another multiplies.
 """
 
-FLOAT32 = Tile(32, 32, 4, 1)
+FLOAT32 = Tile(32, 32, 8, 1)
 """The Tile of every kernel in float32, which the matrix units do not multiply."""
+
+BY_POINTERS = Tile(64, 32, 8, 2)
+"""The Tile of every kernel on a card without copy engine, where descriptors become pointers: it spills little there."""
 
 INTERPRETED = Tile(16, 16, 4, 1)
 """The Tile of every kernel in the interpreter: small, so that small calls take several steps."""
 
-LARGEST_BLOCK = 128
+BLOCKS = (16, 32, 64, 128)
+"""The sizes that a tile may have."""
 
 
-def tile_for(kernel, dim, causal, dtype, block_m=None, block_n=None):
-    """The Tile of a kernel, one of TILES, for heads of `dim`; block_m, block_n replace its sizes.
+def tile_for(kernel, dim, causal, dtype, capability=90):
+    """The Tile of a kernel, one of TILES, for heads of `dim` of a dtype (by name) on a card of a compute capability."""
+    if dtype in ("float32", "fp32"):
+        return FLOAT32
+    if capability < 90:
+        return BY_POINTERS
+    return TILES[kernel][next(size for size in TILES[kernel] if dim <= size)][causal]
 
-    Raises TypeError, ValueError for a size that is no power of two from 16 to 128.
+
+def with_blocks(tile, **blocks):
+    """The Tile with the sizes block_m, block_n that are not None in place of its own.
+
+    Raises TypeError, ValueError for one that is no power of two from 16 to 128.
     """
-    size = next(size for size in TILES[kernel] if dim <= size)
-    tile = TILES[kernel][size][causal]
-    tile = INTERPRETED if checks.INTERPRETED else FLOAT32 if dtype == torch.float32 else tile
-    asked = {"block_m": block_m, "block_n": block_n}
-    for name, value in asked.items():
-        if value is not None and whole(value, name, least=16) not in (16, 32, 64, LARGEST_BLOCK):
-            raise ValueError(f"{name} must be 16, 32, 64 or {LARGEST_BLOCK}; got {value}")
-    return tile._replace(**{name: int(value) for name, value in asked.items() if value is not None})
+    for name, size in blocks.items():
+        if size is not None and whole(size, name, least=16) not in BLOCKS:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, BLOCKS))}; got {size}")
+    return tile._replace(**{name: int(size) for name, size in blocks.items() if size is not None})
 
 
 def padded(size):
@@ -75,7 +85,7 @@ def four_axes(x):
 
 
 def aligned(x):
-    """x (B, H, N, d) itself where the copy engine can read it, else a copy: d contiguous, all else in steps of 16 bytes.
+    """x (B, H, N, d) itself where the copy engine can read it, else a copy: d contiguous, the others by 16 bytes.
 
     Axes of one are never stepped along; an axis that is repeated (stride 0) is copied.
     """
@@ -130,7 +140,12 @@ class FlashCall:
 
     def tile(self, kernel, block_m=None, block_n=None):
         """The Tile of a kernel for this call."""
-        return tile_for(kernel, max(self.q.shape[3], self.v.shape[3]), self.hides, self.q.dtype, block_m, block_n)
+        if checks.INTERPRETED:
+            return with_blocks(INTERPRETED, block_m=block_m, block_n=block_n)
+        major, minor = torch.cuda.get_device_capability(self.q.device)
+        tile = tile_for(kernel, max(self.q.shape[3], self.v.shape[3]), self.hides, backends.float_name(self.q),
+                        10 * major + minor)
+        return with_blocks(tile, block_m=block_m, block_n=block_n)
 
     def axes(self):
         """The constants of the kernels that depend on the axes alone."""
@@ -150,11 +165,11 @@ def check_inputs(q, k, v):
             raise ValueError(f"{name} must have a head dimension from 1 to {checks.LARGEST_DIM}; got {x.shape[-1]}")
 
 
-def check_like(name, x, shape, dtype, like):
-    """Nothing; raises TypeError, ValueError unless x is a tensor of that shape and dtype on the device of `like`."""
-    if not isinstance(x, torch.Tensor) or x.dtype != dtype or x.device != like.device:
+def check_like(name, x, shape, dtypes, like):
+    """Nothing; raises TypeError, ValueError unless x is a tensor of that shape, of one of the dtypes, beside `like`."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in dtypes or x.device != like.device:
         got = f"{x.dtype} on {x.device}" if isinstance(x, torch.Tensor) else type(x).__name__
-        raise TypeError(f"{name} must be a tensor of {dtype} on {like.device}; got {got}")
+        raise TypeError(f"{name} must be a tensor of {' or '.join(map(str, dtypes))} on {like.device}; got {got}")
     if tuple(x.shape) != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(x.shape)}")
 
