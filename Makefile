@@ -13,13 +13,15 @@ endif
 # An environment with everything serves the notebooks too.
 INSTALLED := $(or $(wildcard .venv/installed-all),.venv/installed-$(EXTRAS))
 
-.PHONY: lab test test-portable notebooks student verify laws-thorough lint doctor
+.PHONY: lab test test-portable test-kernels notebooks student verify laws-thorough lint doctor
 lab: $(INSTALLED)
 	$(PY) -m fdmath lab $(ARGS)
 test: .venv/installed-all
 	$(PY) -m fdmath test $(ARGS)
 test-portable: .venv/installed-all
 	$(PY) -m fdmath test --portable $(ARGS)
+test-kernels: .venv/installed-all
+	$(PY) -m fdmath test kernels --thorough $(ARGS)
 notebooks: .venv/installed-all
 	$(PY) -m fdmath notebooks $(ARGS)
 student: $(INSTALLED)

@@ -4,6 +4,7 @@ import argparse
 import functools
 import importlib
 import math
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from fdmath.verify.judge import CASES, ask, verify
 from fdmath.verify.laws import LAWS
 from fdmath.verify.report import Report
 from fdmath.verify.subject import ROLES, Subject
-from fdmath.verify.subjects import own_subjects
+from fdmath.verify.subjects import all_subjects
 
 KINDS = {"lse": LSEState, "mlo": MLOState, "acc": AccState}
 
@@ -119,14 +120,15 @@ def _with_progress(subjects, laws, cases):
 
 def own_matrix(laws=None, cases=CASES, jobs=1):
     """The Report of all laws on fdmath's own subjects, asked in `jobs` processes."""
-    subjects = own_subjects()
+    subjects = all_subjects()
     if jobs <= 1:
         return _with_progress(subjects, laws, cases)
     report = verify([], laws)
     pairs = [(law.name, i) for law in report.laws for i in range(len(subjects))]
     cells = {}
-    with ProcessPoolExecutor(jobs, initializer=_one_thread) as pool, tqdm(total=len(pairs), disable=None,
-                                                                          leave=False) as bar:
+    fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device
+    with (ProcessPoolExecutor(jobs, fresh, _one_thread) as pool,
+          tqdm(total=len(pairs), disable=None, leave=False) as bar):
         for (name, i), cell in zip(pairs, pool.map(_cell, pairs, [cases] * len(pairs), chunksize=4), strict=True):
             cells[name, subjects[i].name] = cell
             bar.set_description(name)
@@ -141,7 +143,7 @@ def _cell(pair, cases):
 
 @functools.cache
 def _subjects_here():
-    return own_subjects()
+    return all_subjects()
 
 
 def _one_thread():

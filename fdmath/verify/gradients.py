@@ -15,8 +15,8 @@ from fdmath.verify.subject import SubjectError
 
 
 def available(subject):
-    """Whether the subject can be differentiated here, and the derivative certified."""
-    return reference.oracle is not None and (subject.backward is not None or (
+    """Whether the subject can be differentiated here, in float64, and the derivative certified."""
+    return reference.oracle is not None and "float64" in subject.dtypes and (subject.backward is not None or (
         subject.library == "torch" and not subject.in_place))
 
 

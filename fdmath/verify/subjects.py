@@ -63,6 +63,21 @@ def own_subjects(libraries=None):
     return [subject for library in libraries for subject in _subjects(library)]
 
 
+def all_subjects():
+    """fdmath's subjects, and its Triton kernels where they run: on a CUDA device, or with TRITON_INTERPRET=1."""
+    kernels = backends.load("fdmath.verify.kernels:kernel_subjects")() if kernels_run() else []
+    return [*own_subjects(), *kernels]
+
+
+def kernels_run():
+    """Whether torch and Triton are here, and a CUDA device or the wish for Triton's interpreter."""
+    try:
+        interpreted, cuda = backends.load("triton:knobs").runtime.interpret, backends.load("torch:cuda")
+    except (ImportError, AttributeError):  # Triton is not here, or older than the kernels need
+        return False
+    return interpreted or cuda.is_available()
+
+
 def _subjects(library):
     def make(name, role, fn, **declared):
         return Subject(f"{name}, {library}", role, fn, library=library, **declared)
@@ -87,5 +102,5 @@ def _subjects(library):
     return subjects
 
 
-__all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "at_once", "block", "decode", "defined", "own_subjects", "pairwise",
-           "split_by_tiles"]
+__all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "all_subjects", "at_once", "block", "decode", "defined",
+           "own_subjects", "pairwise", "split_by_tiles"]

@@ -23,20 +23,27 @@ ENVIRONMENT = {
     "TQDM_DISABLE": "1",
 }
 
-MATRIX, KERNELS = "tests/verify/test_matrix.py", "tests/kernels"
+MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
 NOT_PORTABLE = ("lint", "kernels")
 PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
-    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", f"--ignore={KERNELS}"],
+    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in KERNELS)],
     "laws": [*PYTEST, MATRIX],
-    "kernels": [*PYTEST, KERNELS],
+    "kernels": [*PYTEST, *KERNELS],
     "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
 }
 
 
+THOROUGH = {"FDMATH_KERNEL_CASES": "50"}
+"""The cases a cell that the laws are asked of the kernels with --thorough: as many as of other subjects."""
+
+COUNTED = "kernel tests: "
+"""What a line begins with that a phase prints before its last, and that closes with it."""
+
+
 class Result(NamedTuple):
-    """How one phase ended: its exit code, its seconds and the last line that it printed."""
+    """How one phase ended: its exit code, its seconds and the last line that it printed, with counts before it."""
 
     name: str
     code: int
@@ -47,7 +54,7 @@ class Result(NamedTuple):
 def run_phase(name, command, variables):
     """The Result of `python *command` in the repository, its output passed on line by line."""
     print(f"\n--- {name}: python {' '.join(command)}", flush=True)
-    start, closing = time.perf_counter(), ""
+    start, counted, closing = time.perf_counter(), "", ""
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=repository(),
@@ -61,7 +68,8 @@ def run_phase(name, command, variables):
         for line in process.stdout:
             print(line, end="", flush=True)
             closing = line.rstrip() or closing
-    result = Result(name, process.returncode, time.perf_counter() - start, closing)
+            counted = line if line.startswith(COUNTED) else counted
+    result = Result(name, process.returncode, time.perf_counter() - start, counted + closing)
     print(f"--- {name}: {verdict(result)} in {clock(result.seconds)}", flush=True)
     return result
 
@@ -84,11 +92,11 @@ def table(results):
     return "\n".join(["", *rows, total, "", *(result.closing for result in results)])
 
 
-def jobs(names, portable):
+def jobs(names, portable, thorough=False):
     """The (name, command, variables) of each phase to run: once, or once for each plainer processor."""
-    variants = plainer_processors() if portable else {"": {}}
+    variants, more = plainer_processors() if portable else {"": {}}, THOROUGH if thorough else {}
     return [
-        (f"{name} {variant}".strip(), COMMANDS[name], variables)
+        (f"{name} {variant}".strip(), COMMANDS[name], {**variables, **more})
         for variant, variables in variants.items()
         for name in names
     ]
@@ -99,10 +107,11 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
     parser.add_argument("--portable", action="store_true", help="as older processors compute (no lint, no kernels)")
+    parser.add_argument("--thorough", action="store_true", help="ask the kernels' laws with 50 cases a cell, not 10")
     options = parser.parse_args(argv)
     if unknown := set(options.phases) - set(COMMANDS):
         parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
     names = options.phases or [name for name in COMMANDS if not (options.portable and name in NOT_PORTABLE)]
-    results = [run_phase(*job) for job in jobs(names, options.portable)]
+    results = [run_phase(*job) for job in jobs(names, options.portable, options.thorough)]
     print(table(results))
     return 0 if all(result.code == 0 for result in results) else 1

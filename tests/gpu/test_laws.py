@@ -6,10 +6,10 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from fdmath.verify.judge import ask  # noqa: E402
+from fdmath.verify.kernels import kernel_subjects  # noqa: E402
 from fdmath.verify.laws import LAWS  # noqa: E402
-from tests.kernels.subjects import subjects  # noqa: E402
 
-CELLS = [(law, s) for s in subjects("cuda") for law in LAWS.values() if law.concerns(s) and law.name != "gradient"]
+CELLS = [(law, s) for s in kernel_subjects() for law in LAWS.values() if law.concerns(s)]
 
 
 @pytest.mark.parametrize(("law", "subject"), CELLS, ids=[f"{law.name}-{s.name}" for law, s in CELLS])

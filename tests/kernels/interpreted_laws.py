@@ -1,33 +1,34 @@
-"""Every law of the verifier asked of the kernels in Triton's interpreter: run by `test_interpreted.py`.
+"""Every law of the verifier asked of every kernel in Triton's interpreter: run by `test_interpreted.py`.
 
-Ten cases a cell. The merge, and decoding in float32, are asked every law; the other formats and roles those of FEW.
-With FDMATH_KERNEL_LAWS=all in the environment every cell is asked.
+Ten cases a cell; with FDMATH_KERNEL_CASES=50 in the environment (`fdmath test kernels --thorough`) as many as of others.
 """
 
 import os
 
 import pytest
 
+from fdmath.verify.command import own_matrix
 from fdmath.verify.judge import ask
+from fdmath.verify.kernels import kernel_subjects
 from fdmath.verify.laws import LAWS
-from tests.kernels.subjects import subjects
 
-FEW = {"decode": ("anchor", "empty", "v is 1", "poison"), "partial": ("anchor", "empty"),
-       "attention": ("anchor", "empty", "causality")}
-WHOLE = ("split-KV kernel, float32", "merge kernel")
-
-
-def asked(law, subject):
-    """Whether a cell of the matrix is asked here. The kernels have no gradient, and say so."""
-    whole = subject.name in WHOLE or os.environ.get("FDMATH_KERNEL_LAWS") == "all"
-    return law.concerns(subject) and law.name != "gradient" and (whole or law.name in FEW[subject.role])
-
-
-CELLS = [(law, s) for s in subjects("cpu") for law in LAWS.values() if asked(law, s)]
+CASES = int(os.environ.get("FDMATH_KERNEL_CASES", "10"))
+CELLS = [(law, s) for s in kernel_subjects() for law in LAWS.values() if law.concerns(s)]
 
 
 @pytest.mark.parametrize(("law", "subject"), CELLS, ids=[f"{law.name}-{s.name}" for law, s in CELLS])
 def test_law(law, subject):
-    cell = ask(law, subject, 10)
+    cell = ask(law, subject, CASES)
     assert cell.verdict == "pass", cell.counterexample
-    assert cell.cases >= 10
+    assert cell.cases >= CASES
+
+
+def test_the_matrix_of_fdmath_verify_holds_the_kernels_where_they_run():
+    report = own_matrix(["commutativity"], cases=1)
+    assert {s.name for s in kernel_subjects()} < {s.name for s in report.subjects}
+    assert report.cells["commutativity", "merge kernel"].verdict == "pass" and report.counts()["missing"] == 0
+
+
+def test_every_law_but_those_of_a_merge_of_two_and_of_gradients_is_asked_of_a_kernel():
+    asked = {law.name for law, _ in CELLS}
+    assert set(LAWS) - asked == {law.name for law in LAWS.values() if law.roles == ("merge",)} | {"gradient"}

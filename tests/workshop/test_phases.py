@@ -51,8 +51,23 @@ def test_a_worker_has_one_thread(monkeypatch, capfd):
 
 def test_the_matrix_and_the_kernels_are_in_one_phase_each():
     assert phases.MATRIX in phases.COMMANDS["laws"]
-    assert phases.KERNELS in phases.COMMANDS["kernels"]
-    assert {f"--ignore={phases.MATRIX}", f"--ignore={phases.KERNELS}"} <= set(phases.COMMANDS["unit"])
+    assert set(phases.KERNELS) <= set(phases.COMMANDS["kernels"])
+    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS)}
+    assert ignored <= set(phases.COMMANDS["unit"])
+
+
+def test_counts_of_kernel_tests_close_with_the_last_line(monkeypatch, capfd):
+    counts = "kernel tests: 3 ran interpreted"
+    assert run(monkeypatch, {"kernels": ["-c", f"print('{counts}'); print('word'); print('=== 3 passed ===')"]}) == 0
+    assert capfd.readouterr().out.splitlines()[-2:] == [counts, "=== 3 passed ==="]
+
+
+@pytest.mark.parametrize(("words", "cases"), [([], "None"), (["--thorough"], "50")])
+def test_thorough_asks_the_kernels_as_often_as_others(monkeypatch, capfd, words, cases):
+    monkeypatch.delenv("FDMATH_KERNEL_CASES", raising=False)
+    show = "import os; print(os.environ.get('FDMATH_KERNEL_CASES'))"
+    assert run(monkeypatch, {"kernels": ["-c", show]}, *words) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == cases
 
 
 def test_portable_runs_every_phase_but_lint_and_kernels_on_each_plainer_processor(monkeypatch, capfd):

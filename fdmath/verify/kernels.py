@@ -1,0 +1,51 @@
+"""The Triton kernels as subjects, on what they run on in this process: a CUDA device, or the interpreter on the CPU.
+
+Needs torch and Triton when imported; `subjects.all_subjects` imports it where the kernels can run.
+"""
+
+from fdmath.kernels.checks import INTERPRETED
+from fdmath.kernels.merge import merge_states
+from fdmath.kernels.split_kv import split_kv_decode
+from fdmath.verify.subject import Subject
+
+ROUNDED = {"float32": None, "float16": "float16", "bfloat16": "bfloat16"}
+"""The format to which the kernel rounds P before P·v, for each format of its inputs."""
+
+MOST_SPLITS = 10
+"""The most splits in the interpreter, where a program takes milliseconds: more than the keys of a small case."""
+
+
+def decode(q, k, v, seq_lens, num_splits):
+    """split_kv_decode in even splits, as a subject of the role decode."""
+    splits = min(num_splits, MOST_SPLITS) if INTERPRETED else num_splits
+    return split_kv_decode(q, k, v, seq_lens=seq_lens, num_splits=splits)
+
+
+def by_tiles(q, k, v):
+    """split_kv_decode in tiles of a third of the keys, but of 3 at least, as a subject of the role partial."""
+    return split_kv_decode(q, k, v, tile=max(3, k.shape[-2] // 3))
+
+
+def causal_in_two(q, k, v, causal):
+    """split_kv_decode in two splits as a subject of the role attention."""
+    return split_kv_decode(q, k, v, num_splits=2, causal=causal)
+
+
+def kernel_subjects():
+    """The Subjects: split-KV decoding in three roles, each in three formats, and the merge of many states."""
+    claims = {"decode": ("empty", "poison"), "partial": ("empty",), "attention": ("empty", "causality")}
+    calls = {"decode": ("split-KV kernel", decode), "partial": ("split-KV kernel by tiles", by_tiles),
+             "attention": ("split-KV kernel, causal", causal_in_two)}
+    return [
+        *(Subject(f"{name}, {dtype}", role, on_device(fn), library="torch", dtypes=(dtype,), p_dtype=p_dtype,
+                  claims=claims[role])
+          for dtype, p_dtype in ROUNDED.items() for role, (name, fn) in calls.items()),
+        Subject("merge kernel", "merge_many", on_device(merge_states), library="torch", dtypes=("float32",),
+                claims=("left identity", "right identity", "empty", "T3")),
+    ]
+
+
+def on_device(fn):
+    """fn for tensors of the CPU: they are sent to where the kernels run, and the results back."""
+    device = "cpu" if INTERPRETED else "cuda"
+    return lambda *args: tuple(x.cpu() for x in fn(*(x.to(device) if hasattr(x, "to") else x for x in args)))
