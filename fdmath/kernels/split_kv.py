@@ -24,7 +24,7 @@ import triton.language as tl
 from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import check_scale
-from fdmath.kernels import checks
+from fdmath.kernels import checks, tuning
 from fdmath.kernels.merge import INTERPRETED, launch_merge, rounded
 from fdmath.kernels.plan import decode_plan, least_warps
 
@@ -187,7 +187,8 @@ def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None,
     o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm, float32; a row without keys is (0, −∞).
     seq_lens: (B,) integers on the device, the keys in use of each sequence; seq_starts: (B,), the slot of its first.
     causal: the last query sees the last key in use. num_splits: even splits, empty ones allowed; tile: keys a split,
-    which makes a row's bits independent of its batch; give at most one (neither: `decode_plan` decides).
+    which makes a row's bits independent of its batch; give at most one (neither: `decode_plan` decides, or with
+    FDMATH_TUNE=1 in the environment `tuned_plan`).
     out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything.
     check: read the lengths on the host and raise for any that the cache does not have; while a CUDA graph is captured
     nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache.
@@ -234,6 +235,8 @@ class Call:
         key_bytes = (padded(self.k.shape[3]) + padded(self.v.shape[3])) * self.k.element_size()
         plan = decode_plan(programs, self.k.shape[2], key_bytes, device.multiprocessors, device.shared,
                            num_splits=num_splits, tile=tile)
+        if num_splits is None and tile is None and tuning.wanted(self.q):
+            plan = tuning.tuned_plan(self, plan)
         if plan.num_splits > MOST_SPLITS:
             raise ValueError(f"there must be at most {MOST_SPLITS} splits; got {plan.num_splits}")
         return plan
