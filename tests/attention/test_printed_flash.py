@@ -53,8 +53,9 @@ def backward_as_printed(lib, call, visible=None, lse=None, **options):
     """(right gradients, those of Algorithm 2 as printed) for a loss of ones."""
     arrays = call.arrays(lib, "float64")
     o, saved = attention(*arrays, **call.options(lib))
-    do = lib.array(np.ones(tuple(o.shape)), "float64")
-    by_definition = attention_gradient(np.ones(tuple(o.shape)), None, call.q, call.k, call.v, causal=call.causal, scale=1.0)
+    ones = np.ones(tuple(o.shape))
+    do = lib.array(ones, "float64")
+    by_definition = attention_gradient(ones, None, call.q, call.k, call.v, causal=call.causal, scale=1.0)
     return by_definition, printed.algorithm_2_as_printed_B(*arrays, o, do, saved, 2, 3, visible, **options)
 
 
