@@ -5,6 +5,8 @@ The order is ceilings, peers, studies; what is there is written after each shape
 
 import argparse
 import gc
+import itertools
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -122,7 +124,8 @@ class _Run:
         self.peers = [peers[name] for name in (OURS, TILED, *(PEERS[word] for word in args.peers))]
         self.peers += [one(subject)] if subject else []
         device = backends.load("torch.cuda:get_device_name")()
-        command = f"fdmath bench decode {' '.join(words)}".strip()
+        shown = ["FILE" if before == "--json" else word for before, word in itertools.pairwise(["", *words])]
+        command = f"fdmath bench decode {shlex.join(shown)}".strip()
         self.head = records.provenance(command, PACKAGES, MEASURED, device)
         self.head |= {"driver": backends.load("fdmath.bench.measure:driver")(), "ceilings": None, "notes": [],
                       "seconds": {}}
@@ -200,7 +203,8 @@ def ceilings_table(head):
     return "\n".join([
         f"{head['device']}, driver {head['driver']}",
         f"read, large: {found['read_gb_per_s']:.0f} GB/s",
-        f"read floor: {floor['start_us']:.2f} µs + bytes / {floor['gb_per_s']:.0f} GB/s, within {floor['misfit']:.1%} of what was read",
+        f"read floor: {floor['start_us']:.2f} µs + bytes / {floor['gb_per_s']:.0f} GB/s, which misses "
+        f"{len(floor['points'])} measured sizes by {floor['misfit']:.1%} at most",
         "empty kernel in a graph: " + ", ".join(f"{us:.2f} µs of {n} programs" for n, us in launch.items()),
         f"8192³ product, TFLOP/s: {matmul}"])
 

@@ -51,7 +51,7 @@ def commit(measured):
 
 def text_of(head, rows):
     """The record as JSON text: the head, then one line for each row; floats to four digits, null for NaN and ∞."""
-    lines = [json.dumps(_rounded(row), ensure_ascii=False) for row in rows]
+    lines = [json.dumps(_rounded(row), ensure_ascii=False, separators=(",", ":")) for row in rows]
     begin = json.dumps(_rounded(head), indent=1, ensure_ascii=False)[:-2]
     return begin + ',\n "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
