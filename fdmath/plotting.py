@@ -10,6 +10,7 @@ import math
 import matplotlib
 import matplotlib.colors
 import matplotlib.figure
+import matplotlib.patches
 import matplotlib.text
 import numpy as np
 from cycler import cycler
@@ -300,4 +301,30 @@ def legend_in_columns(figure, columns):
     for legend in list(figure.legends):
         legend.remove()
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+    return figure
+
+
+@style()
+def block_plot(panels, groups, *, title, xlabel="keys \N{RIGHTWARDS ARROW}", ylabel="\N{LEFTWARDS ARROW} queries"):
+    """A figure of the blocks that scores are cut into, in panels side by side, queries downwards, keys to the right.
+
+    panels: name → (owners, words), tables (row blocks, column blocks): the group of each block, an index into `groups`,
+    −1 for a block left white; and what stands in it. groups: up to six names, each with a colour and a hatch.
+    """
+    figure, axes = new_figure(columns=len(panels))
+    figure.suptitle(title)
+    looks = [{"facecolor": c, "alpha": 0.35, "hatch": h, "edgecolor": "black"}
+             for c, h in zip(COLOURS, ("", "//", "..", "\\\\", "xx", "--"), strict=True)]  # fmt: skip
+    for ax, (name, (owners, words)) in zip(np.ravel(axes), panels.items(), strict=True):
+        rows, columns = np.shape(owners)
+        ax.set(title=name, xlabel=xlabel, xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[], aspect="equal")
+        for (i, j), owner in np.ndenumerate(owners):
+            look = looks[owner] if owner >= 0 else {"facecolor": "white", "edgecolor": "grey"}
+            ax.add_patch(matplotlib.patches.Rectangle((j, i), 1, 1, linewidth=0.8, **look))
+            ax.text(j + 0.5, i + 0.5, words[i][j], ha="center", va="center", fontsize=SMALLEST_TEXT,
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1} if words[i][j] else None)
+    np.ravel(axes)[0].set_ylabel(ylabel)
+    used = sorted({owner for owners, _ in panels.values() for owner in np.ravel(owners).tolist()} - {-1})
+    handles = [matplotlib.patches.Patch(label=groups[owner], **looks[owner]) for owner in used]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(used))
     return figure

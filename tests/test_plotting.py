@@ -162,3 +162,20 @@ def test_a_legend_of_many_series_is_laid_out_in_fewer_columns_and_lies_inside_th
     assert [text.get_text() for text in legend.get_texts()] == [*series, "its proven bound"]
     show(figure, alt=ALT)
     assert legend.get_window_extent().width <= figure.bbox.width
+
+
+def test_the_block_plot_gives_each_group_a_look_and_each_block_its_word_queries_downwards(shown):
+    panels = {"causal": ([[0, -1], [1, 0]], [["1", ""], ["2", "3"]])}
+    figure = plotting.block_plot(panels, ["full", "masked", "skipped"], title="Blocks")
+    axes = figure.axes[0]
+    assert axes.get_ylim() == (2, 0) and axes.get_xlim() == (0, 2)
+    first, left_out, second, third = axes.patches
+    assert first.get_facecolor() == third.get_facecolor() != second.get_facecolor()
+    assert left_out.get_facecolor() == (1, 1, 1, 1) and second.get_hatch() != first.get_hatch()
+    assert [(second.get_x(), second.get_y()), second.get_hatch()] == [(0, 1), "//"]
+    assert [(t.get_text(), t.get_position()) for t in axes.texts] == [
+        ("1", (0.5, 0.5)), ("", (1.5, 0.5)), ("2", (0.5, 1.5)), ("3", (1.5, 1.5))]  # fmt: skip
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["full", "masked"]
+    show(figure, alt=ALT)
+    assert len(shown) == 1

@@ -1,0 +1,175 @@
+"""What FlashAttention's algorithms do, line by line of their source and block by block: their own running, written down.
+
+The algorithms of `fdmath.attention.flash` and `flash1` do everything through a `Machine`; here it keeps a journal.
+"""
+
+import inspect
+import sys
+from collections import Counter, defaultdict
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+
+from fdmath.attention import flash, flash1
+from fdmath.cost.counts import Machine
+
+WORK = ("exponentials", "logarithms", "divisions", "multiplications", "matmul_flop")
+MOVES = ("read", "written", "added")
+
+
+class Journal(Machine):
+    """A Machine that writes down which line of source asked for what, and which block of scores came when.
+
+    lines: (file, line number) → Counter of what it asked for: "exponentials", … , "read q", "written o", …
+    visits: the blocks in the order in which their scores were computed, as (first query, first key).
+    """
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.lines, self.visits = defaultdict(Counter), []
+        self._at, self._moved = {}, False
+
+    def load(self, name, span):
+        if name in ("q", "k"):
+            self._at[name], self._moved = span.start, True
+        return self._noted(super().load, name, span)
+
+    def matmul(self, a, b):
+        if self._moved and len(self._at) == 2:  # the first product after a new block of queries or keys: its scores
+            self.visits.append((self._at["q"], self._at["k"]))
+            self._moved = False
+        return self._noted(super().matmul, a, b)
+
+    def _noted(self, method, *arguments):
+        """What the method returns; what it adds to the counts is put down to the line that called for it."""
+        before = flattened(self.counts)
+        result = method(*arguments)
+        frame = sys._getframe(2)
+        self.lines[frame.f_code.co_filename, frame.f_lineno] += flattened(self.counts) - before
+        return result
+
+
+def _noting(name):
+    def method(self, *arguments):
+        return self._noted(getattr(super(Journal, self), name), *arguments)
+
+    return method
+
+
+for _name in ("store", "add", "exp", "log", "multiply", "divide"):
+    setattr(Journal, _name, _noting(_name))
+
+
+def flattened(counts):
+    """The Counts as one Counter: "exponentials", … and "read q", "written o", …; blocks are left out."""
+    flat = Counter({name: getattr(counts, name) for name in WORK})
+    for move in MOVES:
+        flat.update({f"{move} {tensor}": number for tensor, number in getattr(counts, move).items()})
+    return flat
+
+
+def journal_of(algorithm, *arrays, **options):
+    """The Journal of one call, algorithm(*arrays, **options), of `fdmath.attention.flash` or `flash1` on NumPy."""
+    journals = []
+
+    def machine(*arguments):
+        journals.append(Journal(*arguments))
+        return journals[-1]
+
+    with patch.object(sys.modules[algorithm.__module__], "Machine", machine):
+        algorithm(*arrays, **options)
+    (journal,) = journals
+    return journal
+
+
+def order_of_visits(journal):
+    """The table (row blocks, column blocks) of the turn, from 1, at which a block was computed; 0 where it never was."""
+    rows, columns = (sorted({visit[axis] for visit in journal.visits}) for axis in (0, 1))
+    table = np.zeros((len(rows), len(columns)), int)
+    for turn, (i, j) in enumerate(journal.visits, 1):
+        table[rows.index(i), columns.index(j)] = turn
+    return table
+
+
+class Step(NamedTuple):
+    """A line of document B's Algorithm 1 beside FlashAttention-1: sources, and what they asked for in one call each.
+
+    changed: whether they asked for something else; for the loops (line 3), whether the blocks came in another order.
+    """
+
+    line: str
+    source: str
+    asked: Counter
+    source_1: str
+    asked_1: Counter
+    changed: bool
+
+
+PLACES = {
+    "4": ([(flash.forward_row, "q =")], [(flash1.add_column, "q, o, m, l =")]),
+    "7": ([(flash.forward_row, "k, v =")], [(flash1.add_column, "k, v =")]),
+    "8": ([(flash.forward_row, "s ="), (flash.scores, "return")], [(flash1.add_column, "s ="), (flash.scores, "return")]),
+    "9": ([(flash.forward_row, "new =")], [(flash1.add_column, "top ="), (flash1.add_column, "new =")]),
+    "10": ([(flash.forward_row, "p =")], [(flash1.add_column, "p =")]),
+    "11": ([(flash.forward_row, "shrink ="), (flash.forward_row, "l = gpu")],
+           [(flash1.add_column, "shrink, grow ="), (flash1.add_column, "kept ="), (flash1.add_column, "total =")]),
+    "12": ([(flash.forward_row, "acc = gpu")], [(flash1.add_column, 'gpu.store("o"'), (flash1._parts_divided, "return")]),
+    "14": ([(flash.forward_row, 'gpu.store("o"')], []),
+    "15": ([(flash.forward_row, 'gpu.store("lse"')], [(flash1.add_column, 'gpu.store("m"'), (flash1.add_column, 'gpu.store("l"')]),
+}  # fmt: skip
+"""Where each line of document B's Algorithm 1 stands: the beginnings of lines of source, in both algorithms."""
+
+LOOPS = ([(flash._forward, "for i"), (flash.forward_row, "for j")],
+         [(flash1.flash_attention_1, "for j"), (flash1.add_column, "for i")])  # fmt: skip
+"""Lines 3 and 6: the outer loop and the inner one."""
+
+
+def side_by_side(q, k, v, **options):
+    """The list of Steps of one call each, FlashAttention-1 dividing its parts one by one, as document B counts.
+
+    q, k, v: as for `flash_attention`; options: block_m, block_n. Source: document B, the two algorithms; claims:B60.
+    """
+    second = journal_of(flash.flash_attention, q, k, v, **options)
+    first = journal_of(flash1.flash_attention_1, q, k, v, divide="parts", **options)
+    steps = [_step(line, second, first, *places) for line, places in {"3, 6": LOOPS, **PLACES}.items()]
+    other_order = not np.array_equal(order_of_visits(second), order_of_visits(first))
+    return [steps[0]._replace(changed=other_order), *steps[1:]]
+
+
+def _step(line, second, first, places, places_1):
+    (source, asked), (source_1, asked_1) = (_together(journal, at) for journal, at in ((second, places), (first, places_1)))
+    return Step(line, source, asked, source_1, asked_1, asked != asked_1)
+
+
+def _together(journal, places):
+    """(source, Counter) of several places."""
+    found = [asked_by(journal, *place) for place in places]
+    return "\n".join(source for source, _ in found), sum((asked for _, asked in found), Counter())
+
+
+def asked_by(journal, function, start):
+    """(source, Counter): the line of a function that begins with `start`, and what it asked for.
+
+    Raises ValueError unless exactly one line does.
+    """
+    lines, first = inspect.getsourcelines(function)
+    found = [i for i, line in enumerate(lines) if line.strip().startswith(start)]
+    if len(found) != 1:
+        raise ValueError(f"start must begin one line of {function.__name__}; got {start!r}, which begins {len(found)}")
+    return lines[found[0]].partition("  #")[0].strip(), journal.lines[inspect.getsourcefile(function), first + found[0]]
+
+
+def as_table(steps):
+    """The Steps as a table in Markdown, what has changed marked by an arrow."""
+    head = "| line | FlashAttention-2 | it asks for | FlashAttention-1 | it asks for | |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(f"| {s.line} | {_code(s.source)} | {_words(s.asked)} | {_code(s.source_1)} | "
+                            f"{_words(s.asked_1)} | {'**◀**' if s.changed else ''} |" for s in steps)  # fmt: skip
+
+
+def _code(source):
+    return "<br>".join(f"`{line}`" for line in source.splitlines())
+
+
+def _words(asked):
+    return "<br>".join(f"{number:,} {name.replace('_flop', ' FLOP')}" for name, number in asked.items() if number)
