@@ -26,7 +26,7 @@ PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA effici
 """The words that ask for a peer, which head its column too, and its name in the rows."""
 STUDIES = ("steps", "splits", "lengths", "tiles", "merge", "errors")
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "xformers", "fa3-fwd")
-MEASURED = ("kernels", "bench")
+MEASURED = ("kernels", *(f"bench/{name}.py" for name in ("decode", "graphs", "ceilings", "peers", "measure", "studies")))
 HEADS = {OURS: "fdmath", TILED: "tile"} | {name: word for word, name in PEERS.items()}
 
 
