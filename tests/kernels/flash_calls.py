@@ -65,8 +65,8 @@ def judge_state(call, dtype, state, block_n=16):
     return judge(call.certified(), type(state)(o, lse), state_budget(call, dtype, block_n))
 
 
-def judge_gradients(call, dtype, do, dlse, found):
-    """The largest ratio of error to budget of (dq, dk, dv); fails where one exceeds 1.
+def judge_gradients(call, dtype, do, dlse, found, block_n=16):
+    """The largest ratio of error to budget of (dq, dk, dv); fails where one exceeds 1. block_n: of the forward call.
 
     The budget is `gradient_budget` in float32 for a saved state that errs by its own budget, and what the kernels add:
     the factor log₂e in the scores and in lse (3u of each), and the rounding of P, of dS and of the gradients to a
@@ -75,7 +75,7 @@ def judge_gradients(call, dtype, do, dlse, found):
     q, k, v = (np.float32(x) for x in (call.q, call.k, call.v))
     do, dlse = (x.detach().cpu().double().numpy() for x in (do, dlse))
     fine, out = format_of("float32"), format_of(dtype)
-    saved = state_budget(call, dtype)
+    saved = state_budget(call, dtype, block_n)
     keys, _ = call.repeated()
     scores = np.abs(call.factor() * (call.q @ np.swapaxes(keys, -1, -2)))
     shift = saved.lse + 3 * fine.u * (np.max(scores, axis=-1, initial=0.0) + math.log(max(k.shape[-2], 1)))
