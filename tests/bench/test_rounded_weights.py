@@ -25,3 +25,11 @@ def test_the_sum_of_the_unrounded_weights_keeps_lse_and_may_lose_an_ulp():
 def test_weights_that_the_format_has_are_the_same_in_both(dtype, of_rounded):
     o, l = state_of_weights([1, 1, 2, 4], [[2], [6], [0], [3]], dtype, of_rounded)
     assert o == 2.5 and l == 8
+
+
+def test_small_weights_vanish_from_float16_and_a_lower_level_keeps_them():
+    weights = np.array([1.0] + 2**17 * [2.0**-25 * (1 - 2.0**-10)])  # half of float16's smallest number, and less
+    ones = np.ones((len(weights), 1))
+    assert state_of_weights(weights, ones, "float16", of_rounded=False)[0] == 1 - 8 * 2.0**-11
+    assert state_of_weights(2**14 * weights, ones, "float16", of_rounded=False)[0] == 1
+    assert state_of_weights(weights, ones, "bfloat16", of_rounded=False)[0] == 1

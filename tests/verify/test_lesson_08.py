@@ -1,0 +1,65 @@
+"""The code exercise of notebook 08: the stub is not tried, the answer is right, likely slips are refuted."""
+
+import numpy as np
+import pytest
+
+from fdmath import LSEState, flat, merge_all
+from fdmath.lesson import edited
+from fdmath.verify.answers import lesson_08
+from fdmath.verify.cases import StateCase
+from fdmath.verify.exercises import exercise
+
+CASES = 5
+SLIPS = {
+    "the sums are not moved": ("alpha * total + c.sum(), alpha * acc", "total + c.sum(), acc"),
+    "only l is moved": ("alpha * acc + c @ y", "acc + c @ y"),
+    "the level stays behind": ("c @ y, top", "c @ y, level"),
+    "the last step is lost": ("range(0, len(lse_parts), at_once)", "range(0, len(lse_parts) - at_once + 1, at_once)"),
+    "NaN of an empty part times 0": ("y = np.where(s[:, None] == -np.inf, 0, y)", "y = 1 * y"),
+    "−∞ from −∞": ("reference = 0 if top == -np.inf else top", "reference = top"),
+    "0/0": ("divisor = 1 if total == 0 else total", "divisor = total"),
+    "lse without log l": ("level + np.log(divisor)", "level + 0 * np.log(divisor)"),
+    "lse in base 2": ("np.log(divisor)", "np.log2(divisor)"),
+    "outputs added up": ("acc / divisor,", "acc,"),
+}
+
+
+def said(capsys, fn):
+    exercise("08", fn, cases=CASES)
+    return capsys.readouterr().out
+
+
+def test_the_stub_is_not_tried(capsys):
+    assert said(capsys, lesson_08.my_program) == "Exercise 08: not tried yet\n"
+
+
+def test_the_answer_is_right(capsys):
+    assert said(capsys, lesson_08.answer).startswith("Exercise 08: right, all ")
+
+
+def test_a_slip_is_refuted_with_a_counterexample(capsys):
+    out = said(capsys, edited(lesson_08.answer, *SLIPS["0/0"]))
+    assert "Exercise 08: not yet" in out and ": fail" in out and "part 1: LSEState(np.array(" in out
+
+
+def one_merge():
+    """Five parts of three rows: levels that rise after the first step, an empty part that holds NaN, an empty row."""
+    none = -np.inf
+    lse = np.float32([[0, none, none], [1, none, none], [3, 2, none], [none, 0, none], [2, 1, none]])
+    o = np.where(lse[..., None] == none, np.float32(np.nan), np.arange(1, 16, dtype=np.float32).reshape(5, 3, 1))
+    return StateCase(tuple(map(LSEState, o, lse)))
+
+
+@pytest.mark.parametrize("slip", [None, *SLIPS])
+def test_each_slip_shows_on_one_merge(slip):
+    case = one_merge()
+    subject = lesson_08.subject(edited(lesson_08.answer, *SLIPS[slip]) if slip else lesson_08.answer)
+    assert case.certified().judge(case.run(subject), case.budget(subject)).verdict == ("fail" if slip else "pass")
+
+
+def test_any_number_of_parts_a_step_gives_the_same_state_in_exact_numbers():
+    o, lse = np.array([[2.0], [6.0], [0.0]]), np.zeros(3)  # equal weights: sums of small integers, exact
+    right = merge_all(LSEState(o, lse), flat)
+    for at_once in (1, 2, 3, 5):
+        got = lesson_08.answer(o, lse, at_once)
+        assert got[0] == right.o and got[1] == right.lse
