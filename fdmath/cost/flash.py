@@ -192,6 +192,14 @@ def backward_traffic(grid, dim, width, by="columns"):
     return delta + shared + moved, written + Counter(delta=grid.queries), added
 
 
+def elementwise_price(device):
+    """The FLOP that tensor cores do while one is done beside them: 16 on an A100, 14.8 on an H100 or H200.
+
+    A division or an exponential takes several, and exponentials have a unit of their own. Source: claims:B10, B11.
+    """
+    return Fraction(device.tensor_flops, device.fp32_flops)
+
+
 def loop_order_ratio(blocks):
     """(3T + 2)/(2T + 2): numbers of q, k, v, o that FlashAttention-1 moves over those of FlashAttention-2.
 

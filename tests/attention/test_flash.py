@@ -225,6 +225,8 @@ def test_the_kernel_is_asked_for_what_it_cannot_do(torch_lib):
     for asked in ({"block_m": 2}, {"block_n": 2}, {"order": [0]}, {"counts": Counts()}):
         with pytest.raises(RuntimeError, match=f"backend 'triton' cannot run: its kernel takes no {[*asked][0]}"):
             flash_attention(*arrays, backend="triton", **asked)
+    with pytest.raises(RuntimeError, match="backend 'triton' cannot run: .+"):
+        flash_attention(*arrays, backend="triton")  # tensors of the CPU, or no Triton at all
 
 
 def test_masks_of_random_shape(lib):

@@ -149,6 +149,17 @@ def test_delta_is_the_row_sum_of_p_dp():
     assert np.all(np.abs(dq[..., 1] - dlse) <= budget)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_larger_calls_and_sampled_orders(lib, causal):
+    call = random_call(21, (4, 2), 127, 131, 16, 8, causal=causal)
+    do, dlse = losses(call)
+    right = attention_gradient(do, dlse, call.q, call.k, call.v, causal=causal)
+    budget, rng = bounds(lib, call, do, dlse, "float32", 16), np.random.default_rng(22)
+    for by, count in (("columns", 9), ("rows", 4)):
+        got = gradients(lib, call, do, dlse, "float32", 32, 16, by=by, order=rng.permutation(count))
+        within(got, right, budget)
+
+
 # Groups, parts, saved statistics
 
 

@@ -11,6 +11,7 @@ from fdmath.attention.flash1 import flash_attention_1
 from fdmath.cost import flash
 from fdmath.cost.counts import Counts
 from fdmath.cost.flash import Grid
+from fdmath.cost.hardware import A100, H200
 
 DIM, WIDTH, HEADS = 3, 2, 8
 SHAPES = [(8, 8, 2, 2), (7, 7, 2, 3), (5, 11, 3, 2), (11, 5, 2, 3), (11, 5, 4, 4), (1, 9, 2, 4), (6, 1, 4, 2),
@@ -104,7 +105,8 @@ def test_the_counts_of_document_b_in_its_own_block():
     assert flash.flash1_divisions(grid, 128, "factors") == 128  # B02: divisions proper
     assert flash.flash1_divisions(grid, 128) == flash.forward_divisions(grid, 128) == 8192
     assert flash.forward_matmul_flop(grid, 128, 128) == 2_097_152  # B10
-    assert Fraction(16 * 16384, 2_097_152) == Fraction(1, 8)
+    assert Fraction(flash.elementwise_price(A100) * 16384, 2_097_152) == Fraction(1, 8)
+    assert flash.elementwise_price(A100) == 16 and f"{float(flash.elementwise_price(H200)):.1f}" == "14.8"  # B11
     assert flash.forward_divisions(Grid(64, 64 * 100, 64, 64), 128) == 8192  # B07: whatever the blocks are
 
 
