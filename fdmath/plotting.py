@@ -328,3 +328,20 @@ def block_plot(panels, groups, *, title, xlabel="keys \N{RIGHTWARDS ARROW}", yla
     handles = [matplotlib.patches.Patch(label=groups[owner], **looks[owner]) for owner in used]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(used))
     return figure
+
+
+@style()
+def bar_plot(names, series, *, xlabel, ylabel, title):
+    """A figure of bars side by side, a group for each name and in it a bar for each series, about a line at 0.
+
+    names: n labels; series: name → (n,). Series are told apart by colour and hatching.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel)
+    width = 0.8 / len(series)
+    for i, (name, heights) in enumerate(series.items()):
+        places = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
+        axes.bar(places, heights, width, color=COLOURS[i], hatch=("", "//", "..", "xx")[i % 4], label=name)
+    axes.axhline(0, color="black", linewidth=1)
+    axes.set_xticks(range(len(names)), names)
+    figure.legend(loc="outside lower center", ncols=len(series))
+    return figure

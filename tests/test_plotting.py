@@ -179,3 +179,15 @@ def test_the_block_plot_gives_each_group_a_look_and_each_block_its_word_queries_
     assert [text.get_text() for text in legend.get_texts()] == ["full", "masked"]
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_the_bar_plot_puts_the_series_side_by_side(shown):
+    figure = plotting.bar_plot("abc", {"one": [1, -2, 3], "two": [4, 5, 6]}, xlabel="x", ylabel="y", title="Bars")
+    axes = figure.axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [1, -2, 3, 4, 5, 6]
+    lefts = [bar.get_x() for bar in axes.patches]
+    assert lefts[0] < lefts[3] < lefts[1] < lefts[4]  # a group holds one bar of each series
+    assert axes.patches[0].get_hatch() != axes.patches[3].get_hatch()
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+    show(figure, alt=ALT)
+    assert len(shown) == 1
