@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 
 from fdmath.kernels.flash import forward_kernel
 from fdmath.kernels.flash_backward import columns_kernel, rows_kernel
-from fdmath.kernels.flash_call import padded, tile_for
+from fdmath.kernels.flash_call import padded_axis, tile_for
 
 FLASH = {"forward": forward_kernel, "columns": columns_kernel, "atomic columns": columns_kernel, "rows": rows_kernel}
 """The kernels that `compiled_sizes` knows."""
@@ -52,8 +52,8 @@ def compiled_sizes(block_m, block_n, dim, *, kernel="forward", causal=False, dty
 def compiled_flash(block_m, block_n, dim, *, kernel, causal, dtype, group, capability, warps, stages):
     """The compiled kernel of `compiled_sizes`."""
     best, function = tile_for(kernel, dim, causal, dtype, capability), FLASH[kernel]
-    constants = {"ROWS": block_m, "BLOCK": block_n, "DIM": padded(dim), "WIDTH": padded(dim), "CAUSAL": causal,
-                 "GROUP": group, "TAIL": True, "ATOMIC": kernel == "atomic columns"}
+    constants = {"ROWS": block_m, "BLOCK": block_n, "DIM": padded_axis(dim), "WIDTH": padded_axis(dim),
+                 "CAUSAL": causal, "GROUP": group, "TAIL": True, "ATOMIC": kernel == "atomic columns"}
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
     if kernel == "columns":
         constants["dq"] = None

@@ -23,7 +23,7 @@ from fdmath.kernels.flash_call import (
     descriptor,
     empty_rows,
     four_axes,
-    padded,
+    padded_axis,
     prepare,
 )
 from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
@@ -33,14 +33,13 @@ LOG2E = tl.constexpr(1 / math.log(2))
 
 
 @triton.jit(do_not_specialize=["heads"])
-def delta_kernel(o, do, dlse, lse, delta, lse2, heads, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def delta_kernel(o, do, dlse, lse, delta, lse2, heads, padded, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """delta = rowsum(do∘o) − dlse and lse2 = lse·log₂e of ROWS rows of one head; 0 and +∞ of a row without keys.
 
-    o, do: descriptors; lse and dlse (None is zero) (B, heads, Nq), contiguous; delta, lse2 (B, heads, blocks·ROWS).
+    o, do: descriptors; lse and dlse (None is zero) (B, heads, Nq), contiguous; delta, lse2 (B, heads, padded).
     """
     queries = o.shape[2]
-    blocks = tl.cdiv(queries, ROWS)
-    block, head, batch = place(blocks, heads)
+    block, head, batch = place(tl.cdiv(padded, ROWS), heads)
     first_row, index = block * ROWS, (batch * heads + head).to(tl.int64)
     row = first_row + tl.arange(0, ROWS)
     level = tl.load(lse + index * queries + row, row < queries, float("-inf"))
@@ -48,9 +47,8 @@ def delta_kernel(o, do, dlse, lse, delta, lse2, heads, ROWS: tl.constexpr, WIDTH
     slope = tl.sum(o_rows.to(tl.float32) * do_rows.to(tl.float32), 1)
     if dlse is not None:
         slope -= tl.load(dlse + index * queries + row, row < queries, 0.0)
-    index = index * blocks * ROWS + row
-    tl.store(delta + index, tl.where(level == float("-inf"), 0.0, slope))
-    tl.store(lse2 + index, tl.where(level == float("-inf"), float("inf"), level * LOG2E))
+    tl.store(delta + index * padded + row, tl.where(level == float("-inf"), 0.0, slope))
+    tl.store(lse2 + index * padded + row, tl.where(level == float("-inf"), float("inf"), level * LOG2E))
 
 
 @triton.jit
@@ -209,14 +207,13 @@ def check_saved(do, dlse, q, v, o, lse):
         check_like("dlse", dlse, shape[:-1], {single}, q)
 
 
-def row_numbers(do, dlse, o, lse):
-    """(delta, lse2), (B, Hq, padded) float32: what the gradient needs once a row (`delta_kernel`)."""
-    batch, heads, queries, _ = o.shape
-    most = BLOCKS[-1]
-    blocks = -(-queries // most)
-    delta, lse2 = lse.new_empty(2, batch, heads, blocks * most)
-    delta_kernel[(blocks * heads * batch,)](descriptor(o, most), descriptor(do, most), dlse, lse, delta, lse2, heads,
-                                            ROWS=most, WIDTH=padded(o.shape[-1]), num_warps=4)
+def row_numbers(do, dlse, o, lse, rows=32):
+    """(delta, lse2), (B, Hq, padded) float32: what the gradient needs once a row (`delta_kernel`), by `rows` rows."""
+    batch, heads, queries, width = o.shape
+    padded = -(-queries // BLOCKS[-1]) * BLOCKS[-1]
+    delta, lse2 = lse.new_empty(2, batch, heads, padded)
+    delta_kernel[(padded // rows * heads * batch,)](descriptor(o, rows), descriptor(do, rows), dlse, lse, delta, lse2,
+                                                    heads, padded, ROWS=rows, WIDTH=padded_axis(width), num_warps=4)
     return delta, lse2
 
 
@@ -228,7 +225,7 @@ def launch_columns(call, do, delta, lse2, dk, dv, dq=None, tile=None):
     batch, kv_heads, keys, _ = call.k.shape
     tile, total, target = tile or call.tile("columns" if dq is None else "atomic columns"), None, None
     if dq is not None:  # float32, as wide as a tile: what lies beyond d is never read
-        total = dq.new_zeros((*dq.shape[:-1], padded(dq.shape[-1])), dtype=torch.float32)
+        total = dq.new_zeros((*dq.shape[:-1], padded_axis(dq.shape[-1])), dtype=torch.float32)
         target = total if INTERPRETED else descriptor(total, tile.block_m)
     columns_kernel[(-(-keys // tile.block_n) * kv_heads * batch,)](
         *_descriptors(call, do, tile), lse2, delta, descriptor(dk, tile.block_n), descriptor(dv, tile.block_n), target,

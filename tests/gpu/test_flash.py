@@ -1,4 +1,4 @@
-"""The FlashAttention-2 kernels compiled, on a CUDA device: budgets, errors beside torch, bits, memory, far addresses."""
+"""The FlashAttention-2 kernels on a CUDA device: budgets, errors beside torch, bits, memory, far addresses."""
 
 import math
 
