@@ -8,6 +8,7 @@ import triton.language as tl
 
 from fdmath.algebra.state import LSEState
 from fdmath.kernels import checks
+from fdmath.kernels.plan import AT_ONCE
 
 INTERPRETED = tl.constexpr(checks.INTERPRETED)
 LOG2E = tl.constexpr(1 / math.log(2))
@@ -75,7 +76,7 @@ def merge_tile(parts, width, fixed=False):
     and absent parts, which are zeros, move no bit: a row does not see how many parts others have. That holds where no
     product is fused with an addition, and is measured, not proved (tests/gpu).
     """
-    at_once = min(1 << (parts - 1).bit_length(), 64)
+    at_once = min(1 << (parts - 1).bit_length(), AT_ONCE)
     columns = 32 if fixed or 4 < parts <= 8 else 128 if parts <= 4 else 16
     columns = min(1 << (width - 1).bit_length(), columns)
     return at_once, columns, 1 if fixed else max(1, at_once * columns // 512)

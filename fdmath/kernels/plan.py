@@ -19,6 +19,9 @@ LEAST_STEP = 16
 FEW_STEPS = 8
 """Below so many steps a program's start and end weigh, and other programs of its multiprocessor have to cover them."""
 
+AT_ONCE = 64
+"""The parts that a merge takes at a time; more and smaller ones than these cost it what they save."""
+
 LONG = 1024 * KIB
 """Bytes from which a program is long: a single round of long programs lost 1 % when it was started early (H200)."""
 
@@ -45,12 +48,13 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
 
         cost(S) = ⌈programs·S / multiprocessors⌉ · (step·⌈keys / (S·step)⌉·key_bytes + START) + (S > 1)·START
 
-    A step is as many keys as `largest_step` allows, or half of them; of equal costs the larger step, then the fewer
-    splits. Tried are S = 1, and the most that w programs a multiprocessor allow, w = 1 … 4, or fewer with as many
-    steps. Then, while programs wait for a place on a multiprocessor and have few steps each, steps are halved, so that
-    twice as many find one. num_splits, if given, fixes S. tile, if given, fixes all but S: half steps, so that two
-    programs fit on a multiprocessor, whatever the batch. key_bytes: K and V of one key in shared memory, that is
-    padded; shared: the bytes of shared memory that a program may use.
+    A step is as many keys as `largest_step` allows, half of them, or a quarter where that is all that each of AT_ONCE
+    programs or fewer takes; of equal costs the larger step, then the fewer splits. Tried are S = 1, and the most that
+    w programs a multiprocessor allow, w = 1 … 4, or fewer with as many steps. Then, while programs wait for a place on
+    a multiprocessor and have few steps each, steps are halved, so that twice as many find one. num_splits, if given,
+    fixes S. tile, if given, fixes all but S: half steps, so that two programs fit on a multiprocessor, whatever the
+    batch. key_bytes: K and V of one key in shared memory, that is padded; shared: the bytes of shared memory that a
+    program may use.
     """
     largest = largest_step(key_bytes, shared)
     half = max(largest // 2, LEAST_STEP)
@@ -60,13 +64,15 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
         given = [num_splits] if num_splits else None
         _, smaller, splits = min(
             (cost(splits, step, programs, keys, key_bytes, multiprocessors), largest - step, splits)
-            for step in (largest, half)
+            for step in (largest, half, max(largest // 4, LEAST_STEP))
             for splits in given or _candidates(programs, keys, multiprocessors, step)
+            if step >= half or keys <= splits * step <= AT_ONCE * step
         )
         step = largest - smaller
         while step > 32 and _wait(programs * splits, multiprocessors * largest // step, -(-keys // (splits * step))):
             step //= 2
-        warps = 4 if programs * splits <= multiprocessors else max(1, 4 * step // largest)
+        room = 2 if programs * splits <= multiprocessors else 1  # a program with a multiprocessor of its own
+        warps = min(4, max(1, 4 * room * step // largest))
     alone = splits == 1 and programs <= multiprocessors and keys * key_bytes > LONG
     return Plan(splits, tile or 0, step, warps, 3 if step == largest else 4, not alone)
 

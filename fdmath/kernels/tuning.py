@@ -30,7 +30,8 @@ def tuned_plan(call, model):
     """The Plan of `candidates` that takes a checked `Call` of `split_kv` the least time: remembered, or measured now.
 
     model: the Plan of the cost model, which it stays while a CUDA graph is captured and none is remembered. Lengths
-    and causal play no part, so that `workspace_size` agrees. The file is fdmath-plans.json in Triton's cache folder, which TRITON_CACHE_DIR moves.
+    and causal play no part, so that `workspace_size` agrees. The file is fdmath-plans.json in Triton's cache folder,
+    which TRITON_CACHE_DIR moves.
     """
     device = torch.cuda.get_device_name(call.q.device) if call.q.is_cuda else "cpu"
     arrays = [(tuple(x.shape), x.stride()) for x in (call.q, call.k, call.v)]
@@ -95,4 +96,4 @@ def remember(path, key, plan):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         json.dump({**remembered.__wrapped__(path), key: plan}, file, indent=1)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fdmath.kernels.plan import KIB, OTHERS, START, cost, decode_plan, largest_step, least_warps
+from fdmath.kernels.plan import AT_ONCE, KIB, OTHERS, START, cost, decode_plan, largest_step, least_warps
 
 H200 = {"multiprocessors": 132, "shared": 227 * KIB}
 A100 = {"multiprocessors": 108, "shared": 163 * KIB}
@@ -34,6 +34,8 @@ def test_a_plan_can_run_and_costs_no_more_than_one_split_or_all_programs_at_once
     largest = largest_step(key_bytes, card["shared"])
     best = min(cost(plan.num_splits, step, programs, keys, key_bytes, card["multiprocessors"])
                for step in (largest, largest // 2))
+    if plan.block < largest // 2 and plan.num_splits * plan.block >= keys:  # a quarter, where a program takes one step
+        best = cost(plan.num_splits, plan.block, programs, keys, key_bytes, card["multiprocessors"])
     for splits in (1, max(1, card["multiprocessors"] // programs)):
         assert best <= cost(splits, largest, programs, keys, key_bytes, card["multiprocessors"])
 
@@ -49,6 +51,20 @@ def test_few_heads_are_split_until_every_multiprocessor_has_a_program():
 def test_short_programs_that_wait_for_a_place_take_smaller_steps():
     assert decode_plan(256, 512, 512, **H200)[2:] == (64, 2, 4, True)
     assert decode_plan(512, 256, 512, **H200)[2:] == (32, 1, 4, True)
+
+
+def test_few_keys_take_quarter_steps_in_programs_of_one_step_and_half_the_warps():
+    assert decode_plan(8, 256, 512, **H200) == (8, 0, 32, 2, 4, True)
+    assert decode_plan(8, 1024, 512, **H200)[:4] == (16, 0, 64, 4)
+    for programs, keys in itertools.product((1, 2, 8, 64, 300), (1, 100, 250, 999, 5000, 99000)):
+        plan = decode_plan(programs, keys, 512, **H200)
+        one_step_each, all_at_once = plan.num_splits * plan.block >= keys, programs * plan.num_splits <= 132
+        assert plan.block > 32 or not all_at_once or one_step_each and plan.warps == 2
+
+
+def test_quarter_steps_never_make_more_parts_than_a_merge_takes_at_once():
+    assert decode_plan(1, 32 * AT_ONCE, 512, **H200)[:3] == (AT_ONCE, 0, 32)
+    assert decode_plan(1, 32 * AT_ONCE + 1, 512, **H200).block == 64
 
 
 def test_a_single_round_of_long_programs_is_not_started_early():
