@@ -19,6 +19,9 @@ WARPS, BLOCKS, REGISTERS = 64, 32, 65536
 UNIT, MOST_REGISTERS = 256, 255
 """Registers are given to a warp by the 256; a thread has at most 255."""
 
+QUARTERS = 4
+"""The parts of a multiprocessor, each with a quarter of the registers: a warp's lie in one of them."""
+
 
 def forward_tile_bytes(block_m, block_n, dim, number=2):
     """(Br + 2·Bc)·d numbers in bytes: what q's block and one block of k and v take in shared memory.
@@ -49,7 +52,8 @@ def limits(device, warps, registers, shared):
     check_counts(1, warps=warps, registers=registers)
     check_counts(0, shared=shared)
     per_warp = -(-registers * WARP // UNIT) * UNIT
-    by_registers = REGISTERS // per_warp // warps if registers <= MOST_REGISTERS else 0
+    resident = REGISTERS // QUARTERS // per_warp * QUARTERS
+    by_registers = resident // warps if registers <= MOST_REGISTERS else 0
     return {"warps": WARPS // warps, "blocks": BLOCKS, "registers": by_registers,
             "shared memory": resident_blocks(shared, device)}
 
