@@ -1,4 +1,4 @@
-"""The split-KV and merge kernels compiled, on a CUDA device: random shapes, lengths, graphs, large caches, bits."""
+"""The split-KV and merge kernels compiled, on a CUDA device: steps, graphs, streams, large caches, bits."""
 
 import itertools
 import math
@@ -15,14 +15,8 @@ from fdmath.kernels.merge import launch_merge, merge_states  # noqa: E402
 from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size  # noqa: E402
 from fdmath.verify import reference  # noqa: E402
 from tests.attention.calls import Call, numbers  # noqa: E402
-from tests.kernels.calls import budget, with_lengths  # noqa: E402
-
-FORMATS = ("float16", "bfloat16", "float32")
-SHAPES = [(64, 64, 1, 1), (80, 96, 4, 1), (96, 80, 3, 2), (128, 128, 8, 1), (128, 128, 4, 4), (192, 128, 16, 1),
-          (256, 256, 2, 1), (128, 128, 1, 16), (64, 128, 5, 7)]
-"""(d, dv, query heads a KV head, queries) of the random calls: each is a kernel of its own, compiled once."""
-RANDOM = 23
-"""Random calls of each shape and format: 207 a format."""
+from tests.gpu.tensors import FORMATS, equal, normal  # noqa: E402
+from tests.kernels.calls import budget  # noqa: E402
 
 
 def judge(call, dtype, state, **splits):
@@ -42,35 +36,6 @@ def tensors(call, dtype):
 def seed():
     """The same random numbers in every run."""
     torch.manual_seed(0)
-
-
-def normal(*shape, dtype=torch.float16):
-    """Normal numbers on the device."""
-    return torch.randn(*shape, device="cuda").to(dtype)
-
-
-def equal(a, b):
-    """Whether two states are equal bit for bit, NaN equal to NaN."""
-    return all(x.dtype == y.dtype and bool(((x == y) | (x.isnan() & y.isnan())).all())
-               for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.parametrize("dtype", FORMATS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_random_calls_are_within_their_budgets(shape, dtype):
-    (dim, width, group, queries), rng = shape, np.random.default_rng(sum(shape))
-    for _ in range(RANDOM):
-        batch, kv, keys = rng.integers(1, 3), rng.integers(1, 3), int(rng.integers(queries, 300))
-        arrays = [numbers(rng, batch, h, n, w) for h, n, w in ((kv * group, queries, dim), (kv, keys, dim),
-                                                               (kv, keys, width))]
-        starts = rng.integers(0, keys // 2 + 1, batch)
-        lens = np.array([rng.integers(0, keys - s + 1) for s in starts])
-        splits = {"num_splits": int(rng.integers(1, 40))} if rng.random() < 0.7 else {"tile": int(rng.integers(5, 99))}
-        call = Call(*arrays, causal=queries > 1)
-        state = split_kv_decode(*tensors(call, dtype), seq_starts=torch.tensor(starts, device="cuda"),
-                                seq_lens=torch.tensor(lens, device="cuda"), causal=call.causal, **splits)
-        for b, alone in enumerate(with_lengths(call, starts, lens)):
-            judge(alone, dtype, LSEState(state.o[b:b + 1], state.lse[b:b + 1]), **splits)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -119,6 +84,55 @@ def test_a_graph_replays_with_other_lengths_and_refuses_those_beyond_the_cache()
         lens.copy_(torch.tensor([900, 3, 0, 451]))
 
 
+def test_two_streams_at_once_do_not_see_each_other():
+    calls = [[normal(4, heads, n, 128) for heads, n in ((8, 1), (2, 6000), (2, 6000))] for _ in range(2)]
+    want = [split_kv_decode(*arrays) for arrays in calls]
+    streams = [torch.cuda.Stream() for _ in calls]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(20):
+        for stream, arrays, right in zip(streams, calls, want, strict=True):
+            with torch.cuda.stream(stream):
+                found.append((split_kv_decode(*arrays), right))
+    torch.cuda.synchronize()
+    assert all(equal(state, right) for state, right in found)
+
+
+def test_it_runs_on_the_device_of_its_tensors_whatever_the_current_one():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    arrays = [normal(1, heads, n, 64) for heads, n in ((4, 1), (2, 900), (2, 900))]
+    want = split_kv_decode(*arrays)
+    with torch.cuda.device(0):
+        state = split_kv_decode(*(x.to("cuda:1") for x in arrays))
+        both = merge_states(state.o[None], state.lse[None])
+    assert state.o.device.index == both.o.device.index == 1 and torch.cuda.current_device() == 0
+    assert all(torch.equal(x.to("cuda:0"), y) for x, y in zip(state, want, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 2, 1, 50), (2, 8, 2, 0, 50), (2, 8, 2, 1, 0), (2, 8, 2, 3, 50)])
+def test_no_sequences_no_queries_no_keys_none_in_use(shape):
+    batch, heads, kv, queries, keys = shape
+    q, k, v = normal(batch, heads, queries, 64), normal(batch, kv, keys, 64), normal(batch, kv, keys, 80)
+    for options in ({}, {"num_splits": 1}, {"num_splits": 9}, {"tile": 16, "causal": True}):
+        out = (torch.full((batch, heads, queries, 80), math.nan, device="cuda", dtype=torch.float16),
+               torch.full((batch, heads, queries), math.nan, device="cuda"))
+        none = torch.zeros(batch, device="cuda", dtype=torch.int64)
+        o, lse = split_kv_decode(q, k.fill_(math.nan), v, seq_lens=none, seq_starts=none + keys, out=out, **options)
+        assert o.shape == (batch, heads, queries, 80) and (o == 0).all() and (lse == -math.inf).all()
+
+
+@pytest.mark.parametrize("dtype", FORMATS[:2])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_what_is_1_everywhere_stays_1_within_an_ulp(dim, dtype):
+    kind = getattr(torch, dtype)
+    spacing = torch.finfo(kind).eps
+    for keys, sharpness in itertools.product((1, 100, 3000), (0.0, 1.0, 30.0)):
+        q, k = sharpness * normal(2, 8, 1, dim, dtype=kind), normal(2, 2, keys, dim, dtype=kind)
+        o, _ = split_kv_decode(q, k, torch.ones_like(k))
+        assert ((o >= 1 - spacing / 2) & (o <= 1 + spacing)).all()
+
+
 def test_a_graph_may_begin_with_it_and_join_other_work():
     q, k, v = normal(2, 8, 1, 128), normal(2, 2, 5000, 128), normal(2, 2, 5000, 128)
     want, pinned = split_kv_decode(q, k, v), torch.zeros_like(q)
@@ -156,6 +170,8 @@ def test_the_same_bits_every_time_alone_in_a_batch_and_whatever_memory_held():
     want = split_kv_decode(q, k, v, seq_lens=lens, tile=512)
     space = torch.full((workspace_size(q, k, v, tile=512),), math.nan, device="cuda")
     assert all(equal(split_kv_decode(q, k, v, seq_lens=lens, tile=512, workspace=space), want) for _ in range(20))
+    usual = split_kv_decode(q, k, v, seq_lens=lens)
+    assert all(equal(split_kv_decode(q, k, v, seq_lens=lens), usual) for _ in range(20))
     for b in range(16):
         alone = split_kv_decode(q[b:b + 1], *(x[b:b + 1, :, :lens[b]] for x in (k, v)), tile=512)
         assert equal((alone.o[0], alone.lse[0]), (want.o[b], want.lse[b]))

@@ -1,6 +1,7 @@
 """Every law of the verifier asked of every kernel in Triton's interpreter: run by `test_interpreted.py`.
 
-Ten cases a cell; with FDMATH_KERNEL_CASES=50 in the environment (`fdmath test kernels --thorough`) as many as of others.
+Ten cases a cell; FDMATH_KERNEL_CASES=50 in the environment, as `fdmath test kernels --thorough` sets it, asks as many
+as of other subjects.
 """
 
 import os
