@@ -37,8 +37,8 @@ def test_the_thread_blocks_of_document_b():
     (8, 255, 0, {"warps": 8, "registers": 1}),           # 255 is given as 256: 65536 for 8 warps
     (8, 129, 0, {"warps": 8, "registers": 1}),           # 129 · 32 = 4128, given as 4352: 34816 for 8 warps
     (8, 128, 0, {"warps": 8, "registers": 2}),
-    (6, 113, 0, {"warps": 10, "registers": 2}),          # 113 · 32 = 3616, given as 3840: 4 warps a quarter, not 18
-    (1, 72, 0, {"warps": 64, "registers": 28}),          # 72 · 32 = 2304: 7 warps a quarter, 28 of the 65536
+    (1, 113, 0, {"warps": 64, "registers": 16}),         # 113 · 32 = 3616, given as 3840: 4 warps a quarter, not 17
+    (1, 73, 0, {"warps": 64, "registers": 24}),          # 73 · 32 = 2336, given as 2560: 6 a quarter, not 7
     (16, 255, 0, {"warps": 4, "registers": 0}),
     (4, 256, 0, {"warps": 16, "registers": 0}),          # more than a thread can have
     (4, 32, 96 * KIB, {"shared memory": 1}),             # 97 of 164 KiB
