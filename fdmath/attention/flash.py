@@ -43,8 +43,8 @@ def flash_attention_backward(do, dlse, q, k, v, o, lse, *, block_m=None, block_n
                              mask=None, order=None, by="columns", backend="auto", counts=None):
     """The gradients (dq, dk, dv) of a loss with gradients do and dlse, by FlashAttention-2, in q's dtype.
 
-    do, o: (…, Hq, Nq, dv) of one dtype, q's or the working one; lse: (…, Hq, Nq) as the forward returned it; dlse the
-    same or None for 0. o and lse of a *merged* state give this part's share of the gradients. by="columns": a worker
+    do, o: (…, Hq, Nq, dv), in q's dtype or the working one; lse: (…, Hq, Nq) as the forward returned it; dlse like
+    lse, or None for 0. o and lse of a *merged* state give this part's share of the gradients. by="columns": a worker
     for each block of keys keeps its dk and dv and adds to dq in HBM; by="rows": a worker for each block of queries
     keeps its dq and adds to dk and dv. order: that of the workers, which is the order of the additions. Other
     arguments as for `flash_attention`. Raises as it does, and TypeError without a saved lse.
@@ -118,8 +118,7 @@ def _backward(do, dlse, q, k, v, o, lse, *, block_m, block_n, order=None, by="co
     call = prepare(q, k, v, **options)
     _check_gradient(call, do, dlse, o, lse)
     tiles = Tiles(call, block_m, block_n)
-    blocks, worker = (tiles.columns, backward_column) if by == "columns" else (tiles.rows, backward_row)
-    workers = arrangement(order, blocks)
+    workers = arrangement(order, getattr(tiles, by))
     gpu = Machine(call.xp, tiles.heads, call.work, counts)
     width, dim = v.shape[-1], q.shape[-1]
     gpu.tensors = {
@@ -131,7 +130,7 @@ def _backward(do, dlse, q, k, v, o, lse, *, block_m, block_n, order=None, by="co
         for i in tiles.rows:  # 3
             store_delta(gpu, i)
         for block in workers:  # 4
-            worker(gpu, tiles, block)
+            _WORKERS[by](gpu, tiles, block)
     return _finish(call, gpu.tensors)
 
 
@@ -193,7 +192,7 @@ def weights_and_slopes(gpu, tiles, q, k, v, do, i, j):
     return p, gpu.multiply(p, dp - gpu.load("delta", i))  # 13
 
 
-_WORKERS = ("columns", "rows")
+_WORKERS = {"columns": backward_column, "rows": backward_row}
 
 
 def _finish(call, tensors):
@@ -210,7 +209,7 @@ def _check_gradient(call, do, dlse, o, lse):
                            ("o", o, call.out_shape), ("lse", lse, call.out_shape[:-1])):
         if tuple(x.shape) != tuple(shape):
             raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(x.shape)}")
-    for name, x, lawful in (("o", o, {call.out_dtype, call.work}), ("do", do, {backends.float_name(o, "o")}),
+    for name, x, lawful in (("do", do, {call.out_dtype, call.work}), ("o", o, {call.out_dtype, call.work}),
                             ("lse", lse, {call.work}), ("dlse", dlse, {call.work})):
         if backends.float_name(x, name) not in lawful:
             raise TypeError(f"{name} must have dtype {' or '.join(sorted(lawful))}; got {backends.float_name(x)}")

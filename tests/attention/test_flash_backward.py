@@ -188,6 +188,18 @@ def test_parts_with_the_merged_state_add_up(lib):
     within(got, right, [3 * b for b in bounds(lib, call, do, dlse, "float64", 2)])  # a merge, two calls, and a sum
 
 
+def test_16_bit_inputs_take_a_float32_state(lib):
+    # What merged parts of a 16-bit call are: o and do keep their bits.
+    call = CALLS["grouped heads, dv < d"]
+    do, dlse = losses(call)
+    arrays, (o, lse) = call.arrays(lib, "bfloat16"), flash_attention(*call.arrays(lib, "float32"))
+    send = [lib.array(x, "float32") for x in (do, dlse)]
+    got = flash_attention_backward(*send, *arrays, o, lse)
+    narrow = flash_attention_backward(lib.array(do, "bfloat16"), send[1], *arrays, lib.array(values(o), "bfloat16"), lse)
+    assert all(dtype_name(g) == "bfloat16" for g in got) and not all(map(same, got, narrow))
+    within(got, attention_gradient(do, dlse, call.q, call.k, call.v), bounds(lib, call, do, dlse, "bfloat16"))
+
+
 def test_the_causal_flag_is_obeyed_in_both_directions(lib):
     # faults:H7: without it the last key of the first query counts, with it it must not.
     call = random_call(10, (1, 1), 2, 2, 2)
