@@ -40,9 +40,13 @@ def read(x, out, block, steps, warps):
 
 
 def read_us(count, pool):
-    """The least median µs, over READS, of reading `count` bytes that no cache holds: a slice of the pool a call."""
+    """The least median µs, over READS, of reading `count` bytes that no cache holds: a slice of the pool a call.
+
+    Four slices at least where the pool has them: of one that is read again and again, a cache keeps a part.
+    """
     numbers = count // 4
-    slices = [(pool[i * numbers:(i + 1) * numbers],) for i in range(max(1, min(pool.numel(), ROTATED // 4) // numbers))]
+    slices = min(pool.numel() // numbers, max(4, ROTATED // count))
+    slices = [(pool[i * numbers:(i + 1) * numbers],) for i in range(slices)]
     out = torch.empty(numbers // min(block * steps for block, steps, _ in READS) + 1, dtype=torch.int32, device="cuda")
     graphs = {}
     for how in READS:

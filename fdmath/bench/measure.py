@@ -110,7 +110,7 @@ def checked(bench, shape, peer, sets):
         seconds = graphs.one_call_seconds(call, first) if first[0].is_cuda else 0.0
     except (Exception, SystemExit) as error:  # a peer may raise anything
         return None, failure(error)
-    found |= judged(found, most_errors(bench.dtype, peer.roundings, float(right[1].abs().max())))
+    found |= judged(found, most_errors(bench.dtype, peer.roundings, float(right[1].abs().max()), shape.keys))
     if seconds > SLOW:
         return None, found | {"status": "not run", "note": f"one call takes {seconds:.2g} s, more than {SLOW} s"}
     return call, found

@@ -75,7 +75,7 @@ def test_times_are_microseconds():
 
 @pytest.mark.parametrize("field", ["err_o", "err_lse", "v_ones_ulp"])
 def test_each_error_beyond_its_budget_is_wrong_and_nan_is(field):
-    most = decode.most_errors("float16", 2, 10.0)
+    most = decode.most_errors("float16", 2, 10.0, 8192)
     assert decode.judged(most, most) == {"status": "ok", "note": None}
     for bad in (2 * most[field], math.nan, math.inf):
         found = decode.judged(most | {field: bad}, most)
@@ -84,9 +84,10 @@ def test_each_error_beyond_its_budget_is_wrong_and_nan_is(field):
 
 
 def test_budgets_grow_with_the_roundings_and_name_the_format():
-    half, brain = (decode.most_errors(dtype, 2, 10.0) for dtype in decode.DTYPES)
-    assert half["err_o"] == 2 * 2.0**-11 and brain["err_o"] == 2 * 2.0**-8 and half["v_ones_ulp"] == 1
-    assert decode.most_errors("float16", 8, 10.0)["err_o"] == 4 * half["err_o"]
+    half, brain = (decode.most_errors(dtype, 2, 10.0, 8192) for dtype in decode.DTYPES)
+    assert half["err_o"] == 2 * 2.0**-11 and brain["err_o"] == 2 * 2.0**-8 and half["v_ones_ulp"] == 1.125
+    assert decode.most_errors("float16", 8, 10.0, 8192)["err_o"] == 4 * half["err_o"]
+    assert decode.most_errors("float16", 2, 10.0, 131072)["v_ones_ulp"] == 3
 
 
 @pytest.mark.parametrize("ours, best, word", [
