@@ -27,8 +27,8 @@ PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA effici
 STUDIES = ("steps", "splits", "lengths", "tiles", "merge", "errors")
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "xformers", "fa3-fwd")
 MEASURED = (
-    "kernels", "bench/ceilings.py", "bench/decode.py", "bench/graphs.py", "bench/measure.py", "bench/peers.py",
-    "bench/studies.py",
+    *(f"kernels/{name}.py" for name in ("checks", "merge", "plan", "split_kv", "tuning")),
+    *(f"bench/{name}.py" for name in ("ceilings", "decode", "graphs", "measure", "peers", "studies")),
 )  # fmt: skip
 HEADS = {OURS: "fdmath", TILED: "tile"} | {name: word for word, name in PEERS.items()}
 
