@@ -1,4 +1,4 @@
-"""What FlashAttention's algorithms do, line by line of their source and block by block: their own running, written down.
+"""What FlashAttention's algorithms do, line by line of their source and block by block, written down while they run.
 
 The algorithms of `fdmath.attention.flash` and `flash1` do everything through a `Machine`; here it keeps a journal.
 """
@@ -84,7 +84,7 @@ def journal_of(algorithm, *arrays, **options):
 
 
 def order_of_visits(journal):
-    """The table (row blocks, column blocks) of the turn, from 1, at which a block was computed; 0 where it never was."""
+    """The table (row blocks, column blocks) of the turn, from 1, at which a block was computed; 0 where it was not."""
     rows, columns = (sorted({visit[axis] for visit in journal.visits}) for axis in (0, 1))
     table = np.zeros((len(rows), len(columns)), int)
     for turn, (i, j) in enumerate(journal.visits, 1):
@@ -106,22 +106,22 @@ class Step(NamedTuple):
     changed: bool
 
 
+_TWO, _ONE, _SCORES = flash.forward_row, flash1.add_column, (flash.scores, "return")
+
 PLACES = {
-    "4": ([(flash.forward_row, "q =")], [(flash1.add_column, "q, o, m, l =")]),
-    "7": ([(flash.forward_row, "k, v =")], [(flash1.add_column, "k, v =")]),
-    "8": ([(flash.forward_row, "s ="), (flash.scores, "return")], [(flash1.add_column, "s ="), (flash.scores, "return")]),
-    "9": ([(flash.forward_row, "new =")], [(flash1.add_column, "top ="), (flash1.add_column, "new =")]),
-    "10": ([(flash.forward_row, "p =")], [(flash1.add_column, "p =")]),
-    "11": ([(flash.forward_row, "shrink ="), (flash.forward_row, "l = gpu")],
-           [(flash1.add_column, "shrink, grow ="), (flash1.add_column, "kept ="), (flash1.add_column, "total =")]),
-    "12": ([(flash.forward_row, "acc = gpu")], [(flash1.add_column, 'gpu.store("o"'), (flash1._parts_divided, "return")]),
-    "14": ([(flash.forward_row, 'gpu.store("o"')], []),
-    "15": ([(flash.forward_row, 'gpu.store("lse"')], [(flash1.add_column, 'gpu.store("m"'), (flash1.add_column, 'gpu.store("l"')]),
-}  # fmt: skip
+    "4": ([(_TWO, "q =")], [(_ONE, "q, o, m, l =")]),
+    "7": ([(_TWO, "k, v =")], [(_ONE, "k, v =")]),
+    "8": ([(_TWO, "s ="), _SCORES], [(_ONE, "s ="), _SCORES]),
+    "9": ([(_TWO, "new =")], [(_ONE, "top ="), (_ONE, "new =")]),
+    "10": ([(_TWO, "p =")], [(_ONE, "p =")]),
+    "11": ([(_TWO, "shrink ="), (_TWO, "l = gpu")], [(_ONE, "shrink, grow ="), (_ONE, "kept ="), (_ONE, "total =")]),
+    "12": ([(_TWO, "acc = gpu")], [(_ONE, 'gpu.store("o"'), (flash1._parts_divided, "return")]),
+    "14": ([(_TWO, 'gpu.store("o"')], []),
+    "15": ([(_TWO, 'gpu.store("lse"')], [(_ONE, 'gpu.store("m"'), (_ONE, 'gpu.store("l"')]),
+}
 """Where each line of document B's Algorithm 1 stands: the beginnings of lines of source, in both algorithms."""
 
-LOOPS = ([(flash._forward, "for i"), (flash.forward_row, "for j")],
-         [(flash1.flash_attention_1, "for j"), (flash1.add_column, "for i")])  # fmt: skip
+LOOPS = ([(flash._forward, "for i"), (_TWO, "for j")], [(flash1.flash_attention_1, "for j"), (_ONE, "for i")])
 """Lines 3 and 6: the outer loop and the inner one."""
 
 
@@ -138,7 +138,7 @@ def side_by_side(q, k, v, **options):
 
 
 def _step(line, second, first, places, places_1):
-    (source, asked), (source_1, asked_1) = (_together(journal, at) for journal, at in ((second, places), (first, places_1)))
+    (source, asked), (source_1, asked_1) = _together(second, places), _together(first, places_1)
     return Step(line, source, asked, source_1, asked_1, asked != asked_1)
 
 

@@ -1,0 +1,98 @@
+"""Notebook 09: which blocks a causal FlashAttention-2 computes, and which of them it masks."""
+
+import numpy as np
+
+from fdmath.algebra.merge import merge
+from fdmath.algebra.state import identity
+from fdmath.attention.reference import causal_mask
+from fdmath.attention.softmax import partial_state
+from fdmath.verify.subject import Subject
+
+HINTS = (
+    "Cut the queries into rows `i0 ≤ i < i1` with `i1 = min(i0 + block_m, queries)`, and the keys likewise; the last "
+    "blocks are short. Query `i` sees key `j` iff `j <= i + keys - queries`. In a block, who sees the most keys, and "
+    "which key is seen by the most queries? Who sees the fewest?",
+    "A block is left out iff even its *last* query, `i1 - 1`, does not see its *first* key, `j0`. It needs the mask "
+    "iff its *first* query, `i0`, does not see its *last* key, `j1 - 1`: equation (13).",
+)
+
+FIRST = "anchor"
+
+SIZES = ((1, 2), (2, 1), (2, 3), (3, 2), (2, 2))
+"""The block sizes, queries × keys, with which a reader's function is tried."""
+
+
+def my_blocks(queries, keys, block_m, block_n):
+    """The blocks that a causal call has to compute, a list of (i0, i1, j0, j1, masked).
+
+    A block has the queries i0 ≤ i < i1 and the keys j0 ≤ j < j1, at most block_m × block_n; query i sees key j iff
+    j ≤ i + keys − queries. No block is listed of which nothing is seen; masked: whether some of it is hidden.
+    """
+    raise NotImplementedError
+
+
+def answer(queries, keys, block_m, block_n):
+    """The blocks that a causal call has to compute, a list of (i0, i1, j0, j1, masked).
+
+    A block has the queries i0 ≤ i < i1 and the keys j0 ≤ j < j1, at most block_m × block_n; query i sees key j iff
+    j ≤ i + keys − queries. No block is listed of which nothing is seen; masked: whether some of it is hidden.
+    """
+    blocks, offset = [], keys - queries
+    for i0 in range(0, queries, block_m):
+        i1 = min(i0 + block_m, queries)
+        for j0 in range(0, keys, block_n):
+            j1 = min(j0 + block_n, keys)
+            if j0 <= i1 - 1 + offset:
+                blocks.append((i0, i1, j0, j1, j1 - 1 > i0 + offset))
+    return blocks
+
+
+def subject(fn):
+    """The Subject that a reader's function is: attention that computes the blocks which it lists, and no others."""
+    return Subject(fn.__name__, "attention", lambda q, k, v, causal: attention_of(fn, q, k, v, causal))
+
+
+def attention_of(blocks, q, k, v, causal):
+    """(o, lse) of the blocks that `blocks` lists, each row folded in their order.
+
+    Of SIZES those are taken for which the list is not what it should be, if there are any. Raises ValueError where
+    more blocks are listed, or masked, than need be.
+    """
+    queries, keys, group = q.shape[-2], k.shape[-2], q.shape[1] // k.shape[1]
+    listed = chosen(blocks, queries, keys) if causal else [(0, queries, 0, keys, False)]
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
+    state, seen = identity(q.shape[:-1], v.shape[-1], like=q), causal_mask(np, queries, keys, k)
+    o, lse = np.array(state.o), np.array(state.lse)
+    for i0, i1, j0, j1, masked in listed:
+        scores = q[:, :, i0:i1] * q.dtype.type(q.shape[-1] ** -0.5) @ np.swapaxes(k[:, :, j0:j1], -1, -2)
+        if masked:
+            scores = np.where(seen[i0:i1, j0:j1], scores, np.asarray(-np.inf, q.dtype))
+        row = type(state)(o[:, :, i0:i1], lse[:, :, i0:i1])
+        o[:, :, i0:i1], lse[:, :, i0:i1] = merge(row, partial_state(scores, v[:, :, j0:j1]))
+    return o, lse
+
+
+def chosen(blocks, queries, keys):
+    """The list of `blocks` for the first of SIZES for which it is wrong, or for the first, if it is right for all."""
+    lists = {size: list(blocks(queries, keys, *size)) for size in SIZES}
+    needed = {size: score_by_score(queries, keys, *size) for size in SIZES}
+    size = next((size for size in SIZES if sorted(lists[size]) != needed[size]), SIZES[0])
+    where = f"{queries} queries, {keys} keys, blocks of {size[0]} x {size[1]}"
+    for words, got, most in (("lists", len(lists[size]), len(needed[size])),
+                             ("masks", *(sum(bool(b[-1]) for b in x[size]) for x in (lists, needed)))):
+        if got > most:
+            raise ValueError(f"{words} {got} blocks where {most} will do: {where}")
+    return lists[size]
+
+
+def score_by_score(queries, keys, block_m, block_n):
+    """What a right list holds, in order, found by looking at each score of each block."""
+    seen = causal_mask(np, queries, keys, np.zeros(1))
+    cut = [(i, j, seen[i:i + block_m, j:j + block_n]) for i in range(0, queries, block_m)
+           for j in range(0, keys, block_n)]
+    return [(i, i + x.shape[0], j, j + x.shape[1], not x.all()) for i, j, x in cut if x.any()]
+
+
+def sample():
+    """Arguments of a first call: 3 queries, 5 keys, blocks of 2 × 2."""
+    return 3, 5, 2, 2
