@@ -1,8 +1,8 @@
 """The kinds of real faults that concern decoding or merging, each with the tests of the kernels that would catch it.
 
-Ids are those cited elsewhere as faults:A1: A empty states, B the online recurrence, C splits and their merge, D what lse
-means, E the arithmetic of a merge, F masks and places, G groups, H backward, I faults of tests. "law x" is law x in
-`interpreted_laws.py` and, compiled, in `tests/gpu/test_laws.py`.
+Ids are those cited elsewhere as faults:A1: A empty states, B the online recurrence, C splits and their merge, D what
+lse means, E the arithmetic of a merge, F masks and places, G groups, H backward, I faults of tests. "law x" is law x
+in `interpreted_laws.py` and, compiled, in `tests/gpu/test_laws.py`.
 """
 
 SPLIT, MERGE, SMALL = "interpreted_split_kv", "interpreted_merge", "interpreted_faults"

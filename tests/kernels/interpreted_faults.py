@@ -87,7 +87,7 @@ def test_a_sequence_beside_one_without_keys_has_the_bits_that_it_has_alone():
 
 
 @pytest.mark.parametrize("levels", [(-math.inf, -20000), (-10000, -20000), (0, 90), (710, 710), (100.25, 99.75),
-                                    (1, 2, 3), (-math.inf, -math.inf, 5)])
+                                    (1, 2, 3), (-math.inf, -math.inf, 5), (-math.inf, -math.inf)])
 def test_states_at_any_levels_merge_within_the_bound(levels):
     lse = np.array(levels, np.float64)[:, None]
     o = np.where(np.isinf(lse), np.nan, np.arange(len(lse))[:, None] + 1.0)[..., None]
