@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from fdmath.verify import subjects
 from fdmath.verify.command import main, own_matrix
 
 MINE = '''
@@ -109,3 +110,9 @@ def test_an_unknown_claim_exits_2(here, capsys):
 def test_nothing_is_left_beside_the_users_code(here):
     main(["mine:unguarded", "--laws", "shift"])
     assert not (here / ".hypothesis").exists()
+
+
+def test_the_kernels_are_subjects_only_where_they_can_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert not subjects.kernels_run()
+    assert [s.name for s in subjects.all_subjects()] == [s.name for s in subjects.own_subjects()]
