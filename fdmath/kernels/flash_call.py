@@ -33,7 +33,7 @@ TILES = {
     "rows": {64: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 3)), 128: (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
              256: (Tile(64, 32, 8, 2), Tile(64, 32, 8, 2))},
     "atomic columns": {64: (Tile(64, 64, 4, 3), Tile(64, 64, 4, 3)), 128: (Tile(32, 64, 4, 3), Tile(32, 64, 4, 3)),
-                       256: (Tile(32, 64, 8, 1), Tile(32, 64, 8, 1))},
+                       256: (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1))},
 }  # fmt: skip
 """The Tile of each kernel for a head dimension up to 64, 128, 256: (full, causal). Measured on an H200, 16 bits.
 

@@ -10,12 +10,13 @@ pytest.importorskip("triton")
 
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
-from fdmath import LSEState, flash_attention  # noqa: E402
+from fdmath import LSEState, attention, flash_attention  # noqa: E402
+from fdmath.attention.reference import attention_gradient  # noqa: E402
 from fdmath.kernels.flash import flash_attention_by_kernel, flash_backward, flash_forward  # noqa: E402
 from fdmath.kernels.flash_call import prepare  # noqa: E402
 from fdmath.verify import reference  # noqa: E402
 from tests.attention.calls import Call, numbers  # noqa: E402
-from tests.kernels.flash_calls import judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
+from tests.kernels.flash_calls import FAR, judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
 
 FORMATS = ("float16", "bfloat16", "float32")
 SHAPES = [(64, 64, 1), (128, 128, 4), (80, 80, 3), (96, 40, 2), (256, 256, 1), (5, 3, 2)]
@@ -63,21 +64,12 @@ def test_random_calls_and_their_gradients_are_within_their_budgets(shape, dtype,
             judge_gradients(call, dtype, do, dlse, gradients, block_n)
 
 
-def by_definition(q, k, v, do, causal):
-    """o, dq, dk, dv in float64, a head at a time."""
-    leaves = [x.double().requires_grad_() for x in (q, k, v)]
-    scores = leaves[0] @ leaves[1].mT / math.sqrt(q.shape[-1])
-    if causal:
-        scores = scores.masked_fill(~torch.ones(q.shape[2], k.shape[2], device="cuda").tril().bool(), -math.inf)
-    o = torch.softmax(scores, -1) @ leaves[2]
-    return o.detach(), *torch.autograd.grad(o, leaves, do.double())
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dim", [64, 128])
 def test_errors_are_those_of_torchs_own_kernel(dim, causal):
     q, k, v, do = (normal(1, 2, 4096, dim) for _ in range(4))
-    right = by_definition(q, k, v, do, causal)
+    wide = [x.double() for x in (q, k, v)]
+    right = attention(*wide, causal=causal).o, *attention_gradient(do.double(), None, *wide, causal=causal)
     o, lse = flash_forward(q, k, v, causal=causal)
     ours = o, *flash_backward(do, None, q, k, v, o, lse, causal=causal)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -99,6 +91,16 @@ def test_the_same_bits_every_time(dim, causal):
     for _ in range(20):
         assert equal(flash_forward(q, k, v, causal=causal), state)
         assert equal(flash_backward(do, None, q, k, v, *state, causal=causal), want)
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_keys_beyond_the_end_may_have_any_weight(dtype, deterministic):
+    q, k, v = tensors(FAR, dtype, "cuda")
+    do, dlse = output_gradients(FAR, dtype, "cuda")
+    state = flash_forward(q, k, v, scale=FAR.scale)
+    found = flash_backward(do, dlse, q, k, v, *state, scale=FAR.scale, deterministic=deterministic)
+    judge_gradients(FAR, dtype, do, dlse, found)
 
 
 def test_strides_move_no_bit_and_cost_no_copy():

@@ -11,7 +11,7 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.gradient_budget import gradient_budget
 from fdmath.attention.reference import attention_gradient
 from tests.algebra.judgement import judge
-from tests.attention.calls import CALLS, numbers, random_call
+from tests.attention.calls import CALLS, Call, numbers, random_call
 
 FLASH = {
     **{name: call for name, call in CALLS.items() if call.mask is None and call.v.shape[-1]},
@@ -22,6 +22,10 @@ FLASH = {
     "a negative scale, causal": random_call(55, (2, 1), 20, 35, 16, causal=True, scale=-0.7),
 }
 """Calls without a mask, which the kernels do not take."""
+
+FAR = Call(np.full((2, 20, 16), 8.0), -8 - np.random.default_rng(56).integers(0, 8, (2, 35, 16)) / 16,
+           numbers(np.random.default_rng(57), 2, 35, 16), scale=1.0)
+"""Scores near −1000: a key beyond the end, read as zeros, has weight e^1000."""
 
 
 def tensors(call, dtype, device="cpu"):

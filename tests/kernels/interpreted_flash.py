@@ -9,7 +9,7 @@ import torch
 from fdmath.kernels.flash import flash_attention_by_kernel, flash_backward, flash_forward, refusal
 from fdmath.kernels.flash_call import aligned
 from tests.attention.calls import random_call
-from tests.kernels.flash_calls import FLASH, judge_gradients, judge_state, output_gradients, tensors
+from tests.kernels.flash_calls import FAR, FLASH, judge_gradients, judge_state, output_gradients, tensors
 
 FORMATS = ("float32", "float16", "bfloat16")
 QUICK = {name: call for name, call in FLASH.items() if "several" in name or "empty" in name or "scale" in name}
@@ -43,6 +43,13 @@ def test_every_call_and_its_gradients_are_within_their_budgets(name, dtype):
 @pytest.mark.parametrize("name", QUICK)
 def test_atomic_additions_give_the_same_gradients_within_their_budgets(name, dtype):
     judge_gradients(QUICK[name], dtype, *backward(QUICK[name], dtype, deterministic=False))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_keys_beyond_the_end_may_have_any_weight(dtype, deterministic):
+    judge_gradients(FAR, dtype, *backward(FAR, dtype, deterministic=deterministic))
 
 
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 64), (64, 16), (128, 32)])
