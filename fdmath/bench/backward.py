@@ -39,14 +39,24 @@ class Case:
 
 
 def case(keys, level=0.0, dtype="float32", causal=False, seed=0):
-    """The Case of `keys` queries and keys, scores level + N(0, 1), all else N(0, 1), in the format `dtype`."""
-    rng = np.random.default_rng(seed)
-    draw = rng.standard_normal
-    q = np.ones((keys, DIM)) * np.sign(draw(DIM))  # each query has length √d, so that q·k/√d is N(0, 1)
-    k = draw((keys, DIM)) + level / np.sqrt(DIM) * q[0]
-    q, k, v, do = (backends.cast(x, dtype) for x in (q + draw((keys, DIM)) / 8, k, draw((keys, VALUE_DIM)),
-                                                      draw((keys, VALUE_DIM))))
-    dlse = draw(keys).astype(backends.working(dtype))
+    """The Case of `keys` queries and keys, scores around level + N(0, 1), all else N(0, 1), in the format `dtype`."""
+    draw = np.random.default_rng(seed).standard_normal
+    centre = np.sign(draw(DIM))  # of length √d, so that centre·k/√d is N(0, 1)
+    q, k = centre + draw((keys, DIM)) / 8, draw((keys, DIM)) + level / np.sqrt(DIM) * centre
+    return _case_of(q, k, draw((keys, VALUE_DIM)), draw, dtype, causal)
+
+
+def captured(name, queries=64, dtype="float32", seed=0):
+    """The Case of the last `queries` queries of a captured head (`load_example`) and all of its keys, causal."""
+    head = fdmath.load_example(name)
+    q, k, v = (x.astype(np.float32) for x in (head.q[-queries:], head.k, head.v))
+    return _case_of(q, k, v, np.random.default_rng(seed).standard_normal, dtype, causal=True)
+
+
+def _case_of(q, k, v, draw, dtype, causal):
+    """The Case of q, k, v rounded to the format `dtype`, and of a loss drawn from `draw`."""
+    q, k, v, do = (backends.cast(x, dtype) for x in (q, k, v, draw((len(q), v.shape[-1]))))
+    dlse = draw(len(q)).astype(backends.working(dtype))
     wide = [exact(x) for x in (do, dlse, q, k, v)]
     gradients = attention_gradient(*wide, causal=causal)
     radius = gradient_budget(*wide, **_saved_by_definition(*wide[2:], causal), causal=causal)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fdmath.bench.backward import NAMES, backward_times, case, measure
+from fdmath import load_example
+from fdmath.bench.backward import NAMES, backward_times, captured, case, measure
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -13,6 +14,12 @@ def test_every_gradient_is_within_its_bound(dtype, causal, level):
     rows = measure(case(48, level, dtype, causal), 16, 32)
     assert list(rows) == list(NAMES)
     assert all(0 < row.error and row.ratio <= 1 for row in rows.values())
+
+
+def test_a_captured_head_keeps_its_last_queries_and_all_its_keys():
+    c, head = captured("smollm2/sink", queries=8), load_example("smollm2/sink")
+    assert np.array_equal(c.q, head.q[-8:].astype(np.float32)) and len(c.k) == len(head.k) and c.causal
+    assert all(0 < row.error and row.ratio <= 1 for row in measure(c, 8, 128).values())
 
 
 def test_the_scores_lie_around_the_level():
