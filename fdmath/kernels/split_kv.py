@@ -116,13 +116,14 @@ def split_kv_kernel(
     o_split, o_batch, o_head, o_query, lse_split, lse_batch, lse_head, lse_query,
     k_key: tl.constexpr, v_key: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     PACKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIMS: tl.constexpr, WIDTHS: tl.constexpr,
-    TILED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr, EARLY: tl.constexpr,
+    TILED: tl.constexpr, CAUSAL: tl.constexpr, CHECK: tl.constexpr, EARLY: tl.constexpr, RAISED: tl.constexpr,
 ):
     """The state (o, lse) that some rows of a sequence have of one split of its keys.
 
     A row is one query of one of the PACKED query heads of a program, which share a KV head (GROUP share it in all); a
     program takes ROWS of its rows. scale holds log₂e. DIMS and WIDTHS are DIM and WIDTH up to a power of two. The
     strides of keys are constants, because a tile's addresses are, then. The interpreter multiplies in float32.
+    P is multiplied by RAISED, a power of two, while it is in v's format, and the sum divided by it.
     """
     if EARLY:  # the next kernel may start when it likes
         tl.extra.cuda.gdc_launch_dependents()
@@ -164,12 +165,12 @@ def split_kv_kernel(
         reference = tl.where(top == float("-inf"), 0.0, top)
         alpha, p = tl.exp2(m - reference), tl.exp2(s - reference[:, None])
         l = alpha * l + tl.sum(p, 1)
-        p = rounded(p, v.dtype.element_ty).to(v_block.dtype)
+        p = rounded(p * RAISED, v.dtype.element_ty).to(v_block.dtype)
         acc = tl.dot(p, v_block, acc * alpha[:, None], input_precision="ieee")
         m = top
 
     divisor = tl.where(l == 0, 1.0, l)
-    natural, result = (m + tl.log2(divisor)) * LN2, acc * tl.div_rn(1.0, divisor)[:, None]
+    natural, result = (m + tl.log2(divisor)) * LN2, acc * tl.div_rn(1.0, divisor * RAISED)[:, None]
     if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
@@ -192,9 +193,9 @@ def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None,
     out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything.
     check: read the lengths on the host and raise for any that the cache does not have; while a CUDA graph is captured
     nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache.
-    P is rounded to v's dtype before P·v, and l sums the unrounded P: v ≡ 1 gives 1 within an ulp of o's dtype, and lse
-    keeps float32's accuracy. Deterministic; no synchronisation without check; no gradient; in Triton's interpreter it
-    runs on the CPU.
+    P, 2¹⁴ times P in float16, is rounded to v's dtype before P·v, and l sums the unrounded P: v ≡ 1 gives 1 within an
+    ulp of o's dtype, and lse keeps float32's accuracy. Deterministic; no synchronisation without check; no gradient;
+    in Triton's interpreter it runs on the CPU.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document A, section 3.
     """
     call = prepare(q, k, v, seq_lens=seq_lens, seq_starts=seq_starts, causal=causal, scale=scale, check=check)
@@ -294,6 +295,7 @@ class Call:
             k_key=self.k.stride(2), v_key=self.v.stride(2), DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together,
             ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0,
             CAUSAL=self.causal and queries > 1, CHECK=self.poison, EARLY=early > 0,
+            RAISED=raised(self.v.dtype),
             num_warps=max(plan.warps, least_warps(rows, padded(width))), num_stages=plan.stages,
             **({"launch_pdl": True} if early > 1 and plan.early else {}),
         )  # fmt: skip
@@ -348,6 +350,11 @@ def _device(index):
 def device_of(x):
     """The Device that a tensor is on; for the interpreter one with room for the smallest steps, to take several."""
     return _device(x.device.index) if x.is_cuda else Device(1, 0, False)
+
+
+def raised(dtype):
+    """The power of two that weights 0 ≤ p ≤ 1 carry in a format: 2¹⁴ in float16, where small ones would be lost, else 1."""
+    return 2.0**14 if dtype == torch.float16 else 1.0
 
 
 def padded(size):

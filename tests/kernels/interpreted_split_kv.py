@@ -149,6 +149,13 @@ def test_what_is_1_everywhere_stays_1_within_an_ulp(dtype):
         assert ((state.o >= 1 - spacing / 2) & (state.o <= 1 + spacing)).all()
 
 
+def test_many_weights_below_the_format_are_not_lost_beside_a_large_one():
+    q, k = torch.zeros(1, 1, 1, 16), torch.zeros(1, 1, 1 + 2**15, 16)
+    q[..., 0], k[0, 0, 1:, 0] = 1, -25 - 2.0**-6  # weights 1 and 2¹⁵ times not quite 2⁻²⁵: as they stand, all become 0
+    state = split_kv_decode(q.half(), k.half(), torch.ones_like(k).half(), scale=math.log(2), num_splits=1)
+    assert (state.o >= 1 - torch.finfo(torch.float16).eps / 2).all()
+
+
 def test_a_query_sees_the_keys_up_to_its_own_place_counted_from_the_end():
     q, v = torch.zeros(1, 1, 3, 16), torch.arange(1.0, 6.0).view(1, 1, 5, 1).expand(-1, -1, -1, 16).contiguous()
     state = split_kv_decode(q, torch.zeros(1, 1, 5, 16), v, causal=True, num_splits=1)

@@ -24,7 +24,8 @@ def split(arch, dtype="fp16", dim=128, width=128, rows=16, **constants):
     pointers = {**dict.fromkeys("qkv", f"*{dtype}"), "o": "*fp32", "lse": "*fp32"}
     fixed = {"seq_starts": None, "seq_lens": None, "k_key": dim, "v_key": width, "DIM": dim, "WIDTH": width, "GROUP": 4,
              "PACKED": 4, "ROWS": rows, "BLOCK": plan.block, "DIMS": padded[0], "WIDTHS": padded[1], "TILED": False,
-             "CAUSAL": False, "CHECK": False, "EARLY": arch >= 90, **constants}
+             "CAUSAL": False, "CHECK": False, "EARLY": arch >= 90, "RAISED": 2.0**14 if dtype == "fp16" else 1.0,
+             **constants}
     warps = max(plan.warps, least_warps(rows, padded[1]))
     return compiled(split_kv_kernel, arch, pointers, fixed, num_warps=warps, num_stages=plan.stages), plan
 
