@@ -20,7 +20,7 @@ from tests.attention.calls import Call, numbers  # noqa: E402
 from tests.gpu.tensors import FORMATS, equal  # noqa: E402
 from tests.kernels.calls import budget, with_lengths  # noqa: E402
 
-SHAPES, CALLS = 40, 5
+SHAPES, CALLS = 25, 8
 LAYOUTS = {"heads first": (0, 0), "wide": (0, 24), "odd": (1, 0), "heads last": (0, 0)}
 """The numbers in memory before and behind a row of d; an odd row begins at no multiple of 4 bytes in 16 bits."""
 
