@@ -353,7 +353,7 @@ def device_of(x):
 
 
 def raised(dtype):
-    """The power of two that weights 0 ≤ p ≤ 1 carry in a format: 2¹⁴ in float16, where small ones would be lost, else 1."""
+    """The power of two that weights carry in a format: 2¹⁴ in float16, where small ones would be lost, else 1."""
     return 2.0**14 if dtype == torch.float16 else 1.0
 
 
