@@ -13,7 +13,7 @@ HINTS = (
     "blocks are short. Query `i` sees key `j` iff `j <= i + keys - queries`. In a block, who sees the most keys, and "
     "which key is seen by the most queries? Who sees the fewest?",
     "A block is left out iff even its *last* query, `i1 - 1`, does not see its *first* key, `j0`. It needs the mask "
-    "iff its *first* query, `i0`, does not see its *last* key, `j1 - 1`: equation (13).",
+    "iff its *first* query, `i0`, does not see its *last* key, `j1 - 1`: equation (9).",
 )
 
 FIRST = "anchor"
