@@ -194,12 +194,16 @@ class CallCase:
     num_splits: int = 1
 
     def run(self, subject):
+        return self.adopted(subject, subject.call(*self.arguments(subject)))
+
+    def arguments(self, subject):
+        """What the subject's function is called with, in its library."""
         args = [subject.send(x) for x in (self.q, self.k, self.v)]
         if subject.role == "decode":
             args += [subject.send(self.seq_lens), self.num_splits]
         if subject.role == "attention":
             args.append(self.causal)
-        return self.adopted(subject, subject.call(*args))
+        return args
 
     def adopted(self, subject, got):
         """The state that the subject's answer to this call means; SubjectError for another shape."""
@@ -218,6 +222,12 @@ class CallCase:
         if self.seq_lens is not None:
             seen = seen & (np.arange(keys) < self.seq_lens[:, None, None, None])
         return seen
+
+    def kv_heads(self, subject=None):
+        """The KV head that each query head of the subject reads."""
+        heads, kv = np.arange(self.q.shape[1]), self.k.shape[1]
+        tiled = subject is not None and subject.heads == "tiled"
+        return heads % kv if tiled else heads // (len(heads) // kv)
 
     def heads_in_order(self, subject):
         """The subject's query heads in the house's order, in which head h reads KV head h // g."""
@@ -266,9 +276,7 @@ class CallCase:
     def spoiled(self, subject):
         """(case, rows that see a NaN, rows of other heads and sequences) for the first and the last key in use."""
         used = self.k.shape[-2] if self.seq_lens is None else int(self.seq_lens[0])
-        heads = np.arange(self.q.shape[1])
-        tiled, kv = subject.heads == "tiled", self.k.shape[1]
-        mine = (heads % kv if tiled else heads // (len(heads) // kv)) == 0
+        mine = self.kv_heads(subject) == 0
         near = np.zeros(self.q.shape[:-1], bool)
         near[0, mine] = True
         for j in {0, used - 1} if used else ():
@@ -283,11 +291,7 @@ class CallCase:
 
     def _spread(self, x, subject):
         """k or v with one head for each query head, float64, 0 in the places that hold no finite number."""
-        heads, kv = self.q.shape[1], self.k.shape[1]
-        index = np.arange(heads) // (heads // kv)
-        if subject is not None and subject.heads == "tiled":
-            index = np.arange(heads) % kv
-        x = rounding.exact(x)[:, index]
+        x = rounding.exact(x)[:, self.kv_heads(subject)]
         return np.where(np.isfinite(x), x, 0.0)
 
     @property

@@ -4,12 +4,15 @@ A random functional Σ go·o + Σ gl·lse is differentiated by the subject (auto
 gradient is paired with a direction, and compared with the same functional of the certified (do, dlse).
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.state import AccState, LSEState
 from fdmath.verify import reference
+from fdmath.verify.backward import BackwardCase
 from fdmath.verify.reference import Finding
 from fdmath.verify.subject import SubjectError
 
@@ -47,10 +50,7 @@ def _merge_gradient(subject, os, lses, go, gl):
     """(do (P, R, dv), dlse (P, R)) of the functional, by autograd or the subject's backward."""
     if subject.backward is not None:
         send = [subject.send(x) for x in (go, gl, os[0], lses[0], os[-1], lses[-1])]
-        try:
-            raw = [rounding.exact(x) for x in subject.backward(*send)]
-        except Exception as error:
-            raise SubjectError(f"backward raised {type(error).__name__}: {error}") from error
+        raw = [rounding.exact(x) for x in subject.call_backward(*send)]
         return np.stack(raw[::2]), np.stack(raw[1::2])
     torch = backends.load("importlib:import_module")("torch")
     leaves = [torch.tensor(x, requires_grad=True) for x in (os, lses)]
@@ -91,17 +91,25 @@ def _of_block(subject, case):
 def _of_call(subject, case):
     q, k, v = (rounding.exact(x) for x in (case.q, case.k, case.v))
     go, gl, *directions = _directions((*q.shape[:-1], v.shape[-1]), q.shape[:-1], q.shape, k.shape, v.shape)
-    torch = backends.load("importlib:import_module")("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
-    extra = (case.causal,) if subject.role == "attention" else ()
-    grads = _autograd(torch, subject, subject.call(*leaves, *extra), leaves, go, gl)
+    grads = _call_gradient(subject, replace(case, q=q, k=k, v=v), go, gl)
     got = sum(np.sum(g * d) for g, d in zip(grads, directions, strict=True))
-    mask = case.visible(subject)
+    order = case.heads_in_order(subject)
+    q, go, gl, mask, directions[0] = (x[:, order] for x in (q, go, gl, case.visible(subject), directions[0]))
     right = reference.oracle.certified_attention_jvp(q, k, v, *directions, scale=subject.scale, mask=mask)
     scores = np.abs(q).sum(-1).max() * np.abs(k).max(initial=0.0)
     slopes = np.full(q.shape[:-1], (np.abs(q).sum(-1).max() + np.abs(k).max(initial=0.0)) * q.shape[-1])[None]
     ops = k.shape[-2] + q.shape[-1] * (2 + scores)
     return _compare(got, right, go, gl, slopes, scores, ops, subject, total=True)
+
+
+def _call_gradient(subject, case, go, gl):
+    """(dq, dk, dv) of the functional: by autograd on torch, by the subject's backward on NumPy."""
+    if subject.library != "torch":
+        return BackwardCase(case, subject, go, gl).run()
+    torch = backends.load("importlib:import_module")("torch")
+    leaves = [torch.tensor(x, requires_grad=True) for x in (case.q, case.k, case.v)]
+    _, _, _, *rest = case.arguments(subject)
+    return _autograd(torch, subject, subject.call(*leaves, *rest), leaves, go, gl)
 
 
 def _autograd(torch, subject, result, leaves, go, gl):

@@ -4,6 +4,8 @@ Needs torch and Triton when imported; `subjects.all_subjects` imports it where t
 """
 
 from fdmath.kernels.checks import INTERPRETED
+from fdmath.kernels.flash import flash_attention_by_kernel
+from fdmath.kernels.flash_backward import flash_backward
 from fdmath.kernels.merge import merge_states
 from fdmath.kernels.split_kv import split_kv_decode
 from fdmath.verify.subject import Subject
@@ -31,8 +33,18 @@ def causal_in_two(q, k, v, causal):
     return split_kv_decode(q, k, v, num_splits=2, causal=causal)
 
 
+def flash(q, k, v, causal):
+    """The forward kernel of FlashAttention-2 as a subject of the role attention."""
+    return flash_attention_by_kernel(q, k, v, causal, None)
+
+
+def flash_gradients(do, dlse, q, k, v, o, lse, causal):
+    """The gradients of `flash` by the backward kernels."""
+    return flash_backward(do, dlse, q, k, v, o, lse, causal=causal)
+
+
 def kernel_subjects():
-    """The Subjects: split-KV decoding in three roles, each in three formats, and the merge of many states."""
+    """The Subjects: split-KV decoding in three roles, each in three formats, the merge of many, FlashAttention-2."""
     claims = {"decode": ("empty", "poison"), "partial": ("empty",), "attention": ("empty", "causality")}
     calls = {"decode": ("split-KV kernel", decode), "partial": ("split-KV kernel by tiles", by_tiles),
              "attention": ("split-KV kernel, causal", causal_in_two)}
@@ -42,6 +54,9 @@ def kernel_subjects():
           for dtype, p_dtype in ROUNDED.items() for role, (name, fn) in calls.items()),
         Subject("merge kernel", "merge_many", on_device(merge_states), library="torch", dtypes=("float32",),
                 claims=("left identity", "right identity", "empty", "T3")),
+        Subject("FlashAttention-2 kernels, float16", "attention", on_device(flash), on_device(flash_gradients),
+                library="torch", dtypes=("float16",), p_dtype="float16",
+                claims=("empty", "causality", "gradient causality"), false=("gradient of nothing",)),
     ]
 
 

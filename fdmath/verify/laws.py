@@ -23,6 +23,7 @@ from fdmath.algebra.rounding import Budget
 from fdmath.algebra.state import KINDS, LSEState, identity
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import gradients, strategies
+from fdmath.verify.backward import BackwardCase, bounded, compare, roundings
 from fdmath.verify.cases import BlockCase, StateCase
 from fdmath.verify.reference import HOLDS, as_pair, is_nan, lawful, merged, same
 from fdmath.verify.subject import ROLES
@@ -30,6 +31,11 @@ from fdmath.verify.subject import ROLES
 MERGING = ("merge", "merge_many")
 KEYED = ("block", "partial", "decode", "attention")
 CALLED = ("partial", "decode", "attention")
+
+
+def _blind(subject):
+    """Whether calls of the subject have keys that no query sees, and gradients."""
+    return bounded(subject) and (subject.role == "decode" or subject.causal == "top_left")
 
 
 @dataclass(frozen=True)
@@ -469,6 +475,124 @@ def causality(subject, case):
 def gradient(subject, case):
     """The gradients of o and of lse are those of the definition, and 0, never NaN, towards an empty state."""
     return gradients.finding(subject, case)
+
+
+# -- the backward pass of a call ------------------------------------------------------------------------
+
+
+@law("(dq, dk, dv) of Σ do·o, every entry", CALLED, bounded, name="gradient of o", small=True)
+def gradient_of_o(subject, case):
+    """Every entry of (dq, dk, dv) of a loss on o is the certified derivative of the definition."""
+    return BackwardCase.of(case, subject, lse=False).judged()
+
+
+@law("(dq, dk, dv) of Σ dlse·lse, every entry", CALLED, bounded, name="gradient of lse", small=True)
+def gradient_of_lse(subject, case):
+    """Every entry of (dq, dk, dv) of a loss on lse is the certified derivative of the definition; dv is 0."""
+    return BackwardCase.of(case, subject, o=False).judged()
+
+
+@law("dk, dv of a KV head = Σ over its query heads", CALLED, bounded, name="sum over a group", small=True)
+def sum_over_a_group(subject, case):
+    """A KV head that query heads share gets the sum of what copies of its own would get from each of them."""
+    one = BackwardCase.of(case, subject)
+    apart, index = one.with_heads_apart(), case.kv_heads(subject)
+    dq, *copies = apart.run()
+    own, *bounds = apart.bounds
+    pick = index == np.arange(case.k.shape[1])[:, None]
+    total = lambda x: np.einsum("gh,bhnd->bgnd", pick.astype(np.float64), x)  # noqa: E731
+    slips = [0.0, *(roundings(len(index)) * total(np.abs(x)) for x in copies)]
+    bounds = [a + b + c for a, b, c in zip([own, *map(total, bounds)], one.bounds, slips, strict=True)]
+    return compare(one.run(), [dq, *map(total, copies)], bounds).on(one)
+
+
+@law("delta = rowsum(P∘dP)  ⇒  Σⱼ ds = dlse", CALLED, bounded, name="delta", small=True)
+def delta(subject, case):
+    """rowsum(P∘(dP − delta)) is dlse: where all keys share a coordinate 1, that of dq is scale·dlse."""
+    shared, _ = case.shifted(1.0)
+    one = BackwardCase.of(shared, subject)
+    seen = np.any(shared.visible(subject), axis=-1)
+    got, bound = one.run()[0][..., -1:], one.bounds[0][..., -1:]
+    right = np.where(seen, one.scale * one.dlse, 0.0)[..., None]
+    return compare([got], [right], [bound], ["dq[..., -1:]"]).on(one)
+
+
+@law("Σⱼ P = 1  ⇒  Σⱼ dv = Σᵢ do", CALLED, bounded, name="weights sum to 1", small=True)
+def weights_sum_to_1(subject, case):
+    """The P that backward makes anew has rows that sum to 1: dv, added over the keys, is do, added over the rows."""
+    one = BackwardCase.of(case, subject)
+    dv, bound = one.run()[2], one.bounds[2]
+    seen = np.any(case.visible(subject), axis=-1)[..., None]
+    mine = case.kv_heads(subject) == np.arange(case.k.shape[1])[:, None]
+    right = np.einsum("gh,bhid->bgd", mine.astype(np.float64), np.where(seen, one.do, 0.0))
+    slip = roundings(case.k.shape[-2]) * np.sum(np.abs(dv), axis=-2)
+    return compare([np.sum(dv, axis=-2)], [right], [np.sum(bound, axis=-2) + slip], ["Σ dv"]).on(one)
+
+
+@law("a loss on earlier rows does not reach later keys", ("attention",), bounded, name="gradient causality", small=True)
+def gradient_causality(subject, case):
+    """Under the causal mask a loss on rows before a key gives it the gradient 0, and its k and v change nothing."""
+    case = replace(case, causal=True)
+    blind = ~case.visible(subject)[..., -1]
+    if not np.any(blind):
+        return HOLDS
+    one = BackwardCase.of(case, subject)
+    one = replace(one, do=np.where(blind[..., None], one.do, 0.0), dlse=np.where(blind, one.dlse, 0.0))
+    k, v = case.k.copy(), case.v.copy()
+    k[..., -1, :-1] += 1
+    v[..., -1, :] += 1
+    other = replace(one, call=replace(case, k=k, v=v))
+    was = one.run()
+    return _zeros(was[1:], np.arange(case.k.shape[-2]) == case.k.shape[-2] - 1, ("dk", "dv")).on(one) & compare(
+        other.run(), was, one.bounds).on(other)
+
+
+@law("a row that sees no key has gradient 0", ("decode", "attention"), bounded, name="gradient of nothing", small=True)
+def gradient_of_nothing(subject, case):
+    """A row that sees no key gives and gets the gradient 0, never NaN, whatever its q, do and dlse hold."""
+    found = HOLDS
+    for call in _with_empty_rows(subject, case):
+        one = BackwardCase.of(call, subject)
+        empty = ~np.any(call.visible(subject), axis=-1)
+        was = one.run()
+        found = found & _zeros(was[:1], empty, ("dq",)).on(one)
+        found = found & compare(was, [np.where(np.isfinite(x), x, 0.0) for x in was], one.bounds).on(one)
+        for bad in (math.nan, math.inf):
+            q, do, dlse = (np.where(empty.reshape(*empty.shape, *[1] * (x.ndim - 3)), np.asarray(bad, x.dtype), x)
+                           for x in (call.q, one.do, one.dlse))
+            other = replace(one, call=replace(call, q=q), do=do, dlse=dlse)
+            found = found & compare(other.run(), was, one.bounds).on(other)
+    return found
+
+
+def _with_empty_rows(subject, case):
+    """Calls some of whose rows see no key: lengths of 0; one key less than queries under the causal mask; no keys."""
+    if subject.role == "decode":
+        yield replace(case, seq_lens=np.where(np.arange(len(case.seq_lens)) == 0, 0, case.seq_lens))
+        return
+    for keys in {0, min(case.k.shape[-2], case.q.shape[-2] - 1)}:
+        yield replace(case, causal=True, k=case.k[..., :keys, :], v=case.v[..., :keys, :])
+
+
+@law("dk = dv = 0 where no query looks", ("decode", "attention"), _blind, name="gradient poison", small=True)
+def gradient_poison(subject, case):
+    """A slot that no query of the call sees has gradient 0 and changes no gradient, whatever its k and v hold."""
+    case = replace(case, causal=subject.role == "attention")
+    unseen = ~np.any(case.visible(subject), axis=(1, 2))[:, None]
+    one = BackwardCase.of(case, subject)
+    was = one.run()
+    found = _zeros(was[1:], unseen, ("dk", "dv")).on(one)
+    for bad in (math.nan, math.inf):
+        k, v = (np.where(unseen[..., None], np.asarray(bad, x.dtype), x) for x in (case.k, case.v))
+        other = replace(one, call=replace(case, k=k, v=v))
+        found = found & compare(other.run(), was, one.bounds).on(other)
+    return found
+
+
+def _zeros(gradients, rows, names):
+    """The Finding that gradients (…, d) are exactly 0 in the rows (…) that are true."""
+    right = [np.where(rows[..., None], 0.0, x) for x in gradients]
+    return compare(gradients, right, [np.zeros(1)] * len(right), names)
 
 
 # -- shared -------------------------------------------------------------------------------------------

@@ -41,9 +41,11 @@ class Subject:
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
     P is rounded before P·v. stats_dtype: the format of m, l and lse. exp_u: error of exp and log in units of
     u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", "T5", …).
-    backward: for merges, backward(do, dlse, o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), where autograd
-    does not apply. kind: the spelling of states in merges and blocks. dtypes: formats to try. false: names of
-    laws that it is known, and shown, to break.
+    backward: the gradient where autograd does not apply. For merges backward(do, dlse, o1, lse1, o2, lse2) →
+    (do1, dlse1, do2, dlse2); for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse
+    are what fn returned, do and dlse are laid out as they are, and … is what the role's call takes besides;
+    P and dS are then taken to be rounded to p_dtype. kind: the spelling of states in merges and blocks.
+    dtypes: formats to try. false: names of laws that it is known, and shown, to break.
     """
 
     name: str
@@ -118,11 +120,11 @@ class Subject:
 
     def call(self, *args):
         """What fn returns for args already in its own library; SubjectError for anything that it raises."""
-        try:
-            with backends.quiet():
-                return self.fn(*args)
-        except (Exception, SystemExit) as error:
-            raise SubjectError(f"raised {type(error).__name__}: {error}") from error
+        return _called(self.fn, "", args)
+
+    def call_backward(self, *args):
+        """What backward returns for args already in its own library; SubjectError for anything that it raises."""
+        return _called(self.backward, "backward ", args)
 
     def send(self, x):
         """The array x in the subject's library: a contiguous private copy, read-only unless in_place."""
@@ -140,6 +142,12 @@ class Subject:
         if self.log_base == 2:
             lse = (lse / math.log(2)).astype(lse.dtype)
         return [state.o, np.where(lse == -np.inf, np.asarray(self.empty, lse.dtype), lse)]
+
+    def present_slope(self, dlse):
+        """dlse (B, H, Nq), the gradient of natural lse, as that of lse in the subject's conventions (base, layout)."""
+        if self.log_base == 2:  # lse = lse2·ln 2
+            dlse = (dlse * math.log(2)).astype(dlse.dtype)
+        return np.swapaxes(dlse, -1, -2) if self.lse_layout == "heads_last" else dlse
 
     def adopt(self, got, like=None):
         """The state that the subject's arrays `got` mean, as NumPy arrays with natural lse; SubjectError if none."""
@@ -165,6 +173,14 @@ class Subject:
         if self.role in ("partial", "decode", "attention") and self.lse_layout == "heads_last":
             lse = np.swapaxes(lse, -1, -2)
         return exact(lse) * math.log(2) if self.log_base == 2 else lse
+
+
+def _called(fn, name, args):
+    try:
+        with backends.quiet():
+            return fn(*args)
+    except (Exception, SystemExit) as error:
+        raise SubjectError(f"{name}raised {type(error).__name__}: {error}") from error
 
 
 def _one_of(name, value, allowed):

@@ -7,6 +7,7 @@ from fdmath.algebra.merge import flat, merge, merge_all
 from fdmath.algebra.order import streams, tree
 from fdmath.algebra.state import AccState, LSEState, MLOState
 from fdmath.attention.decode import split_kv_attention
+from fdmath.attention.flash import flash_attention, flash_attention_backward
 from fdmath.attention.reference import attention
 from fdmath.attention.softmax import partial_state
 from fdmath.verify.subject import Subject
@@ -43,10 +44,7 @@ def defined(q, k, v, causal=False):
 def decode(**options):
     """split_kv_attention as a subject of the role decode: lengths become a mask."""
     def fn(q, k, v, seq_lens, num_splits):
-        xp = backends.array_namespace(q=q)
-        slots = xp.arange(k.shape[-2])
-        mask = slots[None, None, None, :] < seq_lens[:, None, None, None]
-        return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=mask, **options))
+        return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=_in_use(k, seq_lens), **options))
 
     return fn
 
@@ -54,6 +52,45 @@ def decode(**options):
 def split_by_tiles(q, k, v, causal):
     """split_kv_attention in tiles of 2 keys as a subject of the role attention."""
     return tuple(split_kv_attention(q, k, v, tile=2, causal=causal))
+
+
+def flash(by):
+    """(fn, backward) of flash_attention as a subject of the role attention: tiles wider than high, or higher than wide.
+
+    by: the workers of the backward pass, "columns" for the wide tiles (2 × a third of the keys, but 3 at least), "rows"
+    for the high ones (3 × a ninth of the keys, but 2 at least).
+    """
+    def tiles(k):
+        block_m, block_n = (2, max(3, k.shape[-2] // 3)) if by == "columns" else (3, max(2, k.shape[-2] // 9))
+        return {"block_m": block_m, "block_n": block_n}
+
+    def fn(q, k, v, causal):
+        return tuple(flash_attention(q, k, v, causal=causal, **tiles(k)))
+
+    def backward(do, dlse, q, k, v, o, lse, causal):
+        return flash_attention_backward(do, dlse, q, k, v, o, lse, causal=causal, by=by, **tiles(k))
+
+    return fn, backward
+
+
+def flash_by_lengths(q, k, v, seq_lens, num_splits):
+    """flash_attention as a subject of the role decode: lengths become a mask."""
+    return tuple(flash_attention(q, k, v, block_n=_block(k), mask=_in_use(k, seq_lens)))
+
+
+def flash_backward_by_lengths(do, dlse, q, k, v, o, lse, seq_lens, num_splits):
+    """The gradients of `flash_by_lengths`."""
+    return flash_attention_backward(do, dlse, q, k, v, o, lse, block_n=_block(k), mask=_in_use(k, seq_lens))
+
+
+def _block(k):
+    return max(2, k.shape[-2] // 3)
+
+
+def _in_use(k, seq_lens):
+    """The mask (B, 1, 1, N) of the slots before each length."""
+    slots = backends.array_namespace(k=k).arange(k.shape[-2])
+    return slots[None, None, None, :] < seq_lens[:, None, None, None]
 
 
 def own_subjects(libraries=None):
@@ -99,8 +136,14 @@ def _subjects(library):
     wide = {**poisoned, "claims": poisoned["claims"][:-1]}  # no flat form: judged with T4
     subjects.append(make("split-KV m/l/acc, streams", "decode", decode(kind=AccState, order=streams(5, then=tree)),
                          **wide))
+    flashing = {**wide, "claims": (*wide["claims"], "gradient causality", "gradient of nothing", "gradient poison")}
+    for by in ("columns", "rows"):
+        fn, backward = flash(by)
+        subjects.append(make(f"flash_attention by {by}", "attention", fn, backward=backward, **flashing))
+    subjects.append(make("flash_attention by lengths", "decode", flash_by_lengths,
+                         backward=flash_backward_by_lengths, **flashing))
     return subjects
 
 
 __all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "all_subjects", "at_once", "block", "decode", "defined",
-           "own_subjects", "pairwise", "split_by_tiles"]
+           "flash", "flash_backward_by_lengths", "flash_by_lengths", "own_subjects", "pairwise", "split_by_tiles"]

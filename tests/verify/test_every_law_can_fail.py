@@ -14,7 +14,7 @@ from fdmath.verify import LAWS, Subject, verify
 from fdmath.verify.cases import CallCase
 from fdmath.verify.reference import Certified, same
 from fdmath.verify.subjects import own_subjects
-from tests.verify import wrong
+from tests.verify import wrong, wrong_backward
 
 
 def changed(change):
@@ -80,6 +80,14 @@ KILLERS = {
     "seen NaN": ("block", wrong.swallowed_nan, {}),
     "causality": ("attention", mask_forgotten, {}),
     "gradient": ("merge", lse_detached, {"library": "torch"}),
+    "gradient of o": ("attention", wrong_backward.forward, {"backward": wrong_backward.g1_tiled}),
+    "gradient of lse": ("attention", wrong_backward.forward, {"backward": wrong_backward.h1_lse_dropped}),
+    "sum over a group": ("attention", wrong_backward.forward, {"backward": wrong_backward.g4_first_head}),
+    "delta": ("attention", wrong_backward.forward, {"backward": wrong_backward.no_delta}),
+    "weights sum to 1": ("attention", wrong_backward.forward, {"backward": wrong_backward.h3_base_two}),
+    "gradient causality": ("attention", wrong_backward.forward, {"backward": wrong_backward.causal_forgotten}),
+    "gradient of nothing": ("attention", wrong_backward.forward, {"backward": wrong_backward.h8_unguarded}),
+    "gradient poison": ("decode", wrong_backward.forward_by_lengths, {"backward": wrong_backward.f10_zero_times_nan}),
 }
 
 

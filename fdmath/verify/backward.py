@@ -1,0 +1,240 @@
+"""The backward pass of an attention call, as a subject declares it: run on a loss, bounded, and judged.
+
+Every gradient is compared with the definition in float64; small ones, entry by entry, with balls that know no formula
+of a backward pass (`certified_gradient`), of the whole call or of its first KV head.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra import rounding
+from fdmath.algebra.rounding import Budget, exact, format_of
+from fdmath.algebra.state import LSEState
+from fdmath.attention.gradient_budget import gradient_budget
+from fdmath.attention.reference import attention_gradient
+from fdmath.attention.softmax import partial_state
+from fdmath.verify.cases import CallCase
+from fdmath.verify.reference import HOLDS, Certified, Finding, equal
+from fdmath.verify.subject import SubjectError
+
+try:
+    from fdmath.verify.certified_gradient import certified_gradient
+except ImportError:  # python-flint is an extra
+    certified_gradient = None
+
+MOST_CERTIFIED = 80
+"""The most numbers in q, k and v of which every gradient is certified: a few hundredths of a second."""
+
+NAMES = ("dq", "dk", "dv")
+
+
+def bounded(subject):
+    """Whether the subject declares a backward pass, and nothing that its bound does not know (coarse statistics)."""
+    return subject.backward is not None and subject.stats_dtype is None
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardCase:
+    """A call and the loss Σ do·o + Σ dlse·lse, whose gradients do and dlse its formats hold exactly.
+
+    call: a CallCase; subject: the one that it is put to; do (B, Hq, Nq, dv); dlse (B, Hq, Nq).
+    """
+
+    call: CallCase
+    subject: object
+    do: np.ndarray
+    dlse: np.ndarray
+
+    @classmethod
+    def of(cls, call, subject, o=True, lse=True):
+        """The case of a loss on o, on lse or on both: gradients of ±1, ±2, ±½, times a power of two.
+
+        The power keeps the right gradients within a quarter of the range of the call's format.
+        """
+        rng = np.random.default_rng(20240117)
+        shape = (*call.q.shape[:-1], call.v.shape[-1])
+        do, dlse = (rng.choice([1.0, -1.0, 2.0, 0.5, -0.5], size) for size in (shape, shape[:-1]))
+        one = cls(call, subject, do * o, dlse * lse)
+        if call.dtype != "float16":
+            return one
+        top = max(np.max(np.abs(x), initial=0.0) for x in one.right)
+        power = 2.0 ** min(0, 14 - math.frexp(top)[1])
+        return replace(one, do=one.do * power, dlse=one.dlse * power)
+
+    def run(self):
+        """The gradients (dq, dk, dv) that the subject gives, as float64 arrays; SubjectError for other shapes."""
+        subject, call = self.subject, self.call
+        state = subject.call(*call.arguments(subject))
+        call.adopted(subject, state)
+        do = self.do.astype(call.q.dtype)
+        dlse = subject.present_slope(self.dlse.astype(backends.working(call.dtype)))
+        q, k, v, *rest = call.arguments(subject)
+        got = subject.call_backward(subject.send(do), subject.send(dlse), q, k, v, *state, *rest)
+        shapes = [tuple(x.shape) for x in (call.q, call.k, call.v)]
+        if [tuple(x.shape) for x in got] != shapes:
+            raise SubjectError(f"backward must return dq, dk, dv of the shapes {shapes}; got "
+                               f"{[tuple(x.shape) for x in got]}")
+        return [exact(x) for x in got]
+
+    # -- the right answer; heads stand in the house's order inside, in the subject's outside ----------
+
+    @cached_property
+    def order(self):
+        """The subject's query heads in the order in which head h reads KV head h // g."""
+        return self.call.heads_in_order(self.subject)
+
+    @cached_property
+    def inputs(self):
+        """(do, dlse, q, k, v) in float64, the heads in the house's order."""
+        mine = (x[:, self.order] for x in (self.do, self.dlse, exact(self.call.q)))
+        return *mine, exact(self.call.k), exact(self.call.v)
+
+    @cached_property
+    def options(self):
+        """The scale and mask of the call, the heads in the house's order."""
+        return {"scale": self.scale, "mask": self.call.visible(self.subject)[:, self.order]}
+
+    @property
+    def scale(self):
+        return 1 / math.sqrt(self.call.q.shape[-1]) if self.subject.scale is None else self.subject.scale
+
+    @cached_property
+    def right(self):
+        """The gradients by definition, in float64."""
+        return self._outside(attention_gradient(*self.inputs, **self.options))
+
+    @cached_property
+    def bounds(self):
+        """The bounds on the subject's errors: of a saved state within its budget, and what its formats add.
+
+        Beyond `gradient_budget`: scores and lse may carry a factor log₂e inside (3u of each), P and dS may be rounded
+        to the declared p_dtype before their products, and the result is rounded to the call's dtype.
+        """
+        call, fmt = self.call, format_of(backends.working(self.call.dtype))
+        saved, seen = call.budget(self.subject), call.levels(self.subject)
+        top = np.max(np.where(np.isinf(seen), 0.0, np.abs(seen)), axis=-1, initial=0.0)
+        of_lse = saved.lse + 3 * fmt.u * (top + math.log(max(call.k.shape[-2], 1)))
+        of_lse = of_lse + fmt.u * max(0.0, self.subject.exp_u - fmt.kappa)
+        saved = Budget(saved.o[:, self.order], of_lse[:, self.order])
+        do, dlse, *arrays = self.inputs
+        arrays = [x.astype(backends.working(call.dtype)) for x in arrays]
+        bounds = gradient_budget(do, dlse, *arrays, of_o=saved.o, of_lse=saved.lse, **self.options)
+        if self.subject.p_dtype is not None:
+            coarse = format_of(self.subject.p_dtype)
+            lost = _lost_by_rounding(*self.inputs, coarse, **self.options)
+            bounds = [(1 + coarse.u) * b + x for b, x in zip(bounds, lost, strict=True)]
+        bounds = self._outside(bounds)
+        if call.dtype in ("float16", "bfloat16"):
+            out = format_of(call.dtype)
+            bounds = [b + out.u * (np.abs(x) + b) + out.tiny for b, x in zip(bounds, self.right, strict=True)]
+        return bounds
+
+    def _outside(self, gradients):
+        """The gradients with the heads of dq in the subject's order."""
+        dq, dk, dv = gradients
+        return [dq[:, np.argsort(self.order)], dk, dv]
+
+    # -- judgement ------------------------------------------------------------------------------------
+
+    def judged(self):
+        """The Finding of the subject's gradients against the definition and, where that is small, certified ones."""
+        got, wide = self.run(), self._in_float64()
+        bounds = [a + b for a, b in zip(self.bounds, wide.bounds, strict=True)]  # the definition rounds too
+        found = compare(got, self.right, bounds).on(self)
+        if certified_gradient is None:
+            return found
+        if self.size <= MOST_CERTIFIED:
+            return found & self._certified(got).on(self)
+        lone = self.of_the_first_head()
+        return found & lone._certified(lone.run()).on(lone) if lone.size <= MOST_CERTIFIED else found
+
+    def _certified(self, got):
+        """The Finding of gradients against the oracle's balls."""
+        line = lambda xs: np.concatenate([np.ravel(x) for x in self._inside(xs)])[:, None]  # noqa: E731
+        none = np.zeros(self.size)
+        right = Certified.of(lambda: certified_gradient(*self.inputs, **self.options).enclosure)
+        found = right.judge(LSEState(line(got), none), Budget(line(self.bounds), none))
+        named = compare(got, self.right, self.bounds)
+        return replace(found, bitwise=False, detail=f"certified: {named.detail}")
+
+    def _inside(self, gradients):
+        """The gradients with the heads of dq in the house's order."""
+        dq, dk, dv = gradients
+        return [dq[:, self.order], dk, dv]
+
+    def _in_float64(self):
+        """The same case in float64, its P not rounded."""
+        call = replace(self.call, **{name: exact(getattr(self.call, name)) for name in ("q", "k", "v")})
+        return replace(self, call=call, subject=replace(self.subject, p_dtype=None))
+
+    @property
+    def size(self):
+        """How many numbers q, k and v hold."""
+        return sum(x.size for x in (self.call.q, self.call.k, self.call.v))
+
+    # -- other cases ----------------------------------------------------------------------------------
+
+    def of_the_first_head(self):
+        """The case of the first sequence, the first KV head and the query heads that read it, alone."""
+        call, mine = self.call, self.call.kv_heads(self.subject) == 0
+        lens = None if call.seq_lens is None else call.seq_lens[:1]
+        lone = replace(call, q=call.q[:1, mine], k=call.k[:1, :1], v=call.v[:1, :1], seq_lens=lens)
+        return replace(self, call=lone, do=self.do[:1, mine], dlse=self.dlse[:1, mine])
+
+    def with_heads_apart(self):
+        """The case in which every query head reads a copy of its KV head of its own."""
+        index = self.call.kv_heads(self.subject)
+        return replace(self, call=replace(self.call, k=self.call.k[:, index], v=self.call.v[:, index]))
+
+    def __str__(self):
+        return f"{self.call}\ndo = {self.do.tolist()}\ndlse = {self.dlse.tolist()}"
+
+
+def compare(got, want, bounds, names=NAMES):
+    """The Finding of gradients (dq, dk, dv), or of those named, that should equal others within bounds; no NaN does."""
+    found = HOLDS
+    for name, x, y, bound in zip(names, got, want, bounds, strict=True):
+        found = found & _entries(name, x, y, np.broadcast_to(bound, x.shape))
+    return found
+
+
+def _entries(name, got, want, bound):
+    """The Finding of the entries of one gradient, named by the worst."""
+    if not got.size:
+        return HOLDS
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.where(got == want, 0.0, np.abs(got - want))
+        ratio = np.where(error == 0, 0.0, np.where(np.isnan(error), np.inf, error / bound))
+    at = np.unravel_index(np.argmax(ratio), ratio.shape)
+    detail = (f"{name}{[int(i) for i in at]}: got {float(got[at])!r}, expected {float(want[at])!r}, "
+              f"error {float(error[at]):.3g}, budget {float(bound[at]):.3g}")
+    verdict = "pass" if np.all(error <= bound) else "fail"
+    return Finding(float(ratio[at]), equal(got, want), verdict, detail)
+
+
+def _lost_by_rounding(do, dlse, q, k, v, coarse, *, scale, mask):
+    """What (dq, dk, dv) lose where P and dS are rounded to a format: u of each term, or half a smallest number."""
+    kv, group = k.shape[1], q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
+    scores = np.where(mask, scale * (q @ np.swapaxes(k, -1, -2)), -np.inf)
+    o, lse = partial_state(scores, v)
+    empty = np.isneginf(lse)
+    p = np.exp(scores - np.where(empty, 0.0, lse)[..., None])
+    slope = np.where(empty, 0.0, np.sum(do * o, axis=-1) - dlse)
+    ds = p * np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None])
+    p, ds = (np.where(mask, coarse.u * x + coarse.tiny, 0.0) for x in (p, ds))
+    of_k, of_v = np.swapaxes(ds, -1, -2) @ np.abs(q), np.swapaxes(p, -1, -2) @ np.abs(do)
+    of_k, of_v = (x.reshape(len(x), kv, group, *x.shape[2:]).sum(axis=2) for x in (of_k, of_v))
+    return abs(scale) * (ds @ np.abs(k)), abs(scale) * of_k, of_v
+
+
+def roundings(count):
+    """A bound on the relative error of `count` additions in float64, in which a law adds what a subject returned."""
+    return count * rounding.unit_roundoff("float64") * 2
+
+
+__all__ = ["BackwardCase", "bounded", "compare", "roundings"]
