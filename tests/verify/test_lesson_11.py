@@ -24,7 +24,7 @@ COUNTED = {
     "no barrier": ("    shared.barrier()\n", "", "max of warp 0 is read without a barrier"),
     "all rows read by all": ("shared.read(name, u, mine)", "shared.read(name, u)[mine]",
                              "reads 54 numbers where 30 will do: 2 rows of 1 values, 3 warps"),
-    "acc written twice": ("shared.write(name, piece, w)", "shared.write(name, piece, w), shared.write('again', piece, w)",
+    "all written twice": ("shared.write(name, piece, w)", "[shared.write(n, piece, w) for n in (name, name + '2')]",
                           "writes 36 numbers where 18 will do: 2 rows of 1 values, 3 warps"),
     "nothing read": ("shared.read(name, u, mine)", "dict(zip(('max', 'sum', 'out'), (states[u][0][:, None], "
                      "states[u][1][:, None], states[u][2])))[name][mine]", "reads 0 numbers, less than the 6"),

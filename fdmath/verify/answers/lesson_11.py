@@ -46,7 +46,8 @@ def answer(shared, states, rows):
     shared.barrier()
     o, lse = [], []
     for mine in rows:
-        m, l, acc = (np.stack([shared.read(name, u, mine) for u in range(len(states))]) for name in ("max", "sum", "out"))
+        m, l, acc = (np.stack([shared.read(name, u, mine) for u in range(len(states))])
+                     for name in ("max", "sum", "out"))
         level = m.max(axis=0)
         factor = np.exp(m - np.where(level == -np.inf, 0, level))
         total = np.sum(factor * l, axis=0)
@@ -85,7 +86,8 @@ def _check_counts(counts, rows, width):
         if got.total() > most:
             raise ValueError(f"{words} {got.total()} numbers where {most} will do: {where}")
     if counts.read.total() < law.read["out"]:
-        raise ValueError(f"reads {counts.read.total()} numbers, less than the {law.read['out']} of the products: {where}")
+        read, products = counts.read.total(), law.read["out"]
+        raise ValueError(f"reads {read} numbers, less than the {products} of the products: {where}")
 
 
 def sample():
