@@ -123,8 +123,8 @@ class BackwardCase:
         do, dlse, *arrays = self.inputs
         arrays = [x.astype(backends.working(call.dtype)) for x in arrays]
         bounds = gradient_budget(do, dlse, *arrays, of_o=saved.o, of_lse=saved.lse, **self.options)
-        if self.subject.p_dtype is not None:
-            coarse = format_of(self.subject.p_dtype)
+        if rounded := self.subject.p_format(call.dtype):
+            coarse = format_of(rounded)
             lost = _lost_by_rounding(*self.inputs, coarse, **self.options)
             bounds = [(1 + coarse.u) * b + x for b, x in zip(bounds, lost, strict=True)]
         bounds = self._outside(bounds)

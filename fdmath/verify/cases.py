@@ -126,7 +126,7 @@ class BlockCase:
         fmt, pair = subject.format(self.dtype), subject.kind is LSEState
         size = np.where(np.isinf(self.levels()), 0.0, np.abs(self.levels()))
         lost = (0.0 if errors is None else errors) + _base_two(subject, fmt, size)
-        bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_dtype)
+        bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_format(self.dtype))
         if not {"T1", "T3"} & set(subject.claims):
             bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
         return bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0])
@@ -254,7 +254,7 @@ class CallCase:
         lost = rounding.score_error(self.q, k, scale, fmt) + (0.0 if errors is None else errors)
         scores = np.where(visible, scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2)), -np.inf)
         lost = lost + _base_two(subject, fmt, np.where(visible, np.abs(scores), 0.0))
-        block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_dtype)
+        block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_format(self.dtype))
         block = self._split(subject, fmt, scores, v, lost, block)
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)

@@ -10,8 +10,8 @@ from fdmath.kernels.merge import merge_states
 from fdmath.kernels.split_kv import split_kv_decode
 from fdmath.verify.subject import Subject
 
-ROUNDED = {"float32": None, "float16": "float16", "bfloat16": "bfloat16"}
-"""The format to which the kernel rounds P before P·v, for each format of its inputs."""
+FORMATS = ("float32", "float16", "bfloat16")
+"""What the kernels take; they round P to v's own format before P·v."""
 
 MOST_SPLITS = 10
 """The most splits in the interpreter, where a program takes milliseconds: more than the keys of a small case."""
@@ -44,14 +44,14 @@ def flash_gradients(do, dlse, q, k, v, o, lse, causal):
 
 
 def kernel_subjects():
-    """The Subjects: split-KV decoding in three roles, each in three formats, the merge of many, FlashAttention-2."""
-    claims = {"decode": ("empty", "poison"), "partial": ("empty",), "attention": ("empty", "causality")}
-    calls = {"decode": ("split-KV kernel", decode), "partial": ("split-KV kernel by tiles", by_tiles),
-             "attention": ("split-KV kernel, causal", causal_in_two)}
+    """The Subjects: split-KV decoding in three roles, the merge of many states, FlashAttention-2."""
+    def decoding(name, role, fn, *claims):
+        return Subject(name, role, on_device(fn), library="torch", dtypes=FORMATS, p_dtype="inputs", claims=claims)
+
     return [
-        *(Subject(f"{name}, {dtype}", role, on_device(fn), library="torch", dtypes=(dtype,), p_dtype=p_dtype,
-                  claims=claims[role])
-          for dtype, p_dtype in ROUNDED.items() for role, (name, fn) in calls.items()),
+        decoding("split-KV kernel", "decode", decode, "empty", "poison"),
+        decoding("split-KV kernel by tiles", "partial", by_tiles, "empty"),
+        decoding("split-KV kernel, causal", "attention", causal_in_two, "empty", "causality"),
         Subject("merge kernel", "merge_many", on_device(merge_states), library="torch", dtypes=("float32",),
                 claims=("left identity", "right identity", "empty", "T3")),
         Subject("FlashAttention-2 kernels, float16", "attention", on_device(flash), on_device(flash_gradients),

@@ -39,8 +39,8 @@ class Subject:
     log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
-    P is rounded before P·v. stats_dtype: the format of m, l and lse. exp_u: error of exp and log in units of
-    u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", "T5", …).
+    P is rounded before P·v, "inputs" for that of the inputs. stats_dtype: the format of m, l and lse. exp_u: error of
+    exp and log in units of u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", …).
     backward: the gradient where autograd does not apply. For merges backward(do, dlse, o1, lse1, o2, lse2) →
     (do1, dlse1, do2, dlse2); for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse
     are what fn returned, do and dlse are laid out as they are, and … is what the role's call takes besides;
@@ -73,8 +73,9 @@ class Subject:
             raise TypeError(f"fn must be callable; got {type(self.fn).__name__}")
         _one_of("role", self.role, ROLES)
         check_kind(self.kind)
-        for name in (*self.dtypes, self.p_dtype or "float32", self.stats_dtype or "float32"):
-            _one_of("dtypes, p_dtype and stats_dtype", name, backends.FLOATS)
+        for name in (*self.dtypes, self.stats_dtype or "float32"):
+            _one_of("dtypes and stats_dtype", name, backends.FLOATS)
+        _one_of("p_dtype", self.p_dtype, (None, "inputs", *backends.FLOATS))
         if self.role in ("merge", "merge_many") and not {"float32", "float64"} & set(self.dtypes):
             raise ValueError(f"dtypes of a merge must hold float32 or float64; got {', '.join(self.dtypes)}")
         if not self.exp_u >= 0:
@@ -93,6 +94,12 @@ class Subject:
         if self.stats_dtype is None:
             return fmt
         return type(fmt)(max(fmt.u, unit_roundoff(self.stats_dtype)), fmt.tiny, fmt.kappa)
+
+    def p_format(self, dtype):
+        """The name of the format to which P is rounded for inputs of a dtype; None where it is not rounded."""
+        if self.p_dtype != "inputs":
+            return self.p_dtype
+        return None if backends.working(dtype) == dtype else dtype
 
     # -- calls -----------------------------------------------------------------------------------
 

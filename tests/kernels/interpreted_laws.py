@@ -21,7 +21,7 @@ CELLS = [(law, s) for s in kernel_subjects() for law in LAWS.values() if law.con
 def test_law(law, subject):
     cell = ask(law, subject, CASES)
     assert cell.verdict == "pass", cell.counterexample
-    assert cell.cases >= CASES
+    assert cell.cases >= CASES or cell.grade == "false"  # a counterexample ends the search
 
 
 def test_the_matrix_of_fdmath_verify_holds_the_kernels_where_they_run():
@@ -30,6 +30,6 @@ def test_the_matrix_of_fdmath_verify_holds_the_kernels_where_they_run():
     assert report.cells["commutativity", "merge kernel"].verdict == "pass" and report.counts()["missing"] == 0
 
 
-def test_every_law_but_those_of_a_merge_of_two_and_of_gradients_is_asked_of_a_kernel():
-    asked = {law.name for law, _ in CELLS}
-    assert set(LAWS) - asked == {law.name for law in LAWS.values() if law.roles == ("merge",)} | {"gradient"}
+def test_every_law_but_those_of_a_merge_of_two_and_of_autograd_is_asked_of_a_kernel():
+    left = [law for name, law in LAWS.items() if name not in {law.name for law, _ in CELLS}]
+    assert all(law.roles == ("merge",) or law.name in ("gradient", "gradient poison") for law in left)

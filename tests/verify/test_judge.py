@@ -98,6 +98,13 @@ def test_a_rounded_p_needs_its_declaration():
     assert verify(Subject("declared", "block", rounded, p_dtype="bfloat16"), ["anchor"], cases=200).exit_code == 0
 
 
+def test_p_may_be_rounded_to_the_inputs_own_format():
+    subject = Subject("s", "partial", defined, p_dtype="inputs")
+    formats = ("float16", "bfloat16", "float32", "float64")
+    assert [subject.p_format(name) for name in formats] == ["float16", "bfloat16", None, None]
+    assert replace(subject, p_dtype="float16").p_format("float32") == "float16"
+
+
 def two_of_three(*_):
     return 1, 2, 3
 
