@@ -42,7 +42,8 @@ def test_a_length_of_whole_blocks_ends_there(lib, queries):
         state, other = (flash_attention(q, *x, **options) for x in ((k, v), clean))
         assert all(map(same, state, other))
         got, right = (flash_attention_backward(do, dlse, q, *x, *state, **options) for x in ((k, v), clean))
-        assert all(map(same, got, right)) and all(np.isfinite(values(x)).all() for x in got)
+        assert all(map(same, got, right))
+    both_ways(lib, call, 4, 4)
 
 
 def test_a_tail_shorter_than_a_tile_counts_its_own_keys_alone(lib):
@@ -75,6 +76,8 @@ def test_a_hop_of_a_ring_is_causal_full_or_not_there(lib):
     own = [flash_attention(q, k, x, causal=True) for x in v]
     past = flash_attention(q, k, v[0])
     assert holds(own[0].o, [[[1.0]]]) and holds(merge(own[1], past).o, [[[2.0]]])
+    whole = flash_attention(*(lib.array(np.zeros((1, 2, 1))) for _ in "qk"), lib.array(column(1, 3)), causal=True)
+    assert holds(whole.o, [[[1.0], [2.0]]])
 
 
 def test_a_hole_in_the_cache_is_not_attended(lib):
