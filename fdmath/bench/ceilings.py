@@ -61,11 +61,17 @@ def launch_us(programs):
     return 1e6 * alternating({"": graph}, visits=1)[""].median
 
 
-def matmul_tflops(dtype, size=8192):
-    """The 10¹² operations a second of a product of two size × size matrices of normal numbers: 2·size³ / time."""
+def matmul_tflops(dtype, size=8192, time=None):
+    """The 10¹² operations a second of a product of two size × size matrices of normal numbers: 2·size³ / time.
+
+    time(call without arguments): the seconds of a call; by default a median of a graph of ten.
+    """
     a, b = (torch.randn(size, size, device="cuda").to(getattr(torch, dtype)) for _ in range(2))
-    graph = Graph(lambda: a @ b, [()], 10)
-    return 2 * size**3 / alternating({"": graph}, visits=1, replays=5)[""].median / 1e12
+    return 2 * size**3 / (time or _graph_seconds)(lambda: a @ b) / 1e12
+
+
+def _graph_seconds(call):
+    return alternating({"": Graph(call, [()], 10)}, visits=1, replays=5)[""].median
 
 
 def measure(sizes, dtypes):

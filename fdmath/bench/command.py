@@ -9,7 +9,8 @@ from fdmath.bench import cpu, records
 from fdmath.verify.command import add_declarations, declared_subject
 from fdmath.verify.judge import verify
 
-BENCHES = {"cpu": "fdmath.bench.command", "decode": "fdmath.bench.decode_command"}
+BENCHES = {"cpu": "fdmath.bench.command", "decode": "fdmath.bench.decode_command",
+           "attention": "fdmath.bench.attention_command"}
 """Where each bench has its `parser()` and its `run(args, words)`."""
 
 

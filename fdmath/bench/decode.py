@@ -56,6 +56,11 @@ class Shape(NamedTuple):
         return self.q_heads // self.kv_heads
 
     @property
+    def causal(self):
+        """False: aligned bottom-right, the one query sees every key."""
+        return False
+
+    @property
     def cache(self):
         """The numbers in K, and in V."""
         return self.batch * self.kv_heads * self.keys * self.dim

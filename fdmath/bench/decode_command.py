@@ -5,27 +5,18 @@ The order is ceilings, peers, studies; what is there is written after each shape
 
 import argparse
 import gc
-import itertools
-import shlex
-import sys
-import time
-from pathlib import Path
-
-from tqdm.auto import tqdm
 
 from fdmath import _backends as backends
-from fdmath.bench import records
 from fdmath.bench.command import positive
-from fdmath.bench.decode import DTYPES, OURS, ROWS, TILED, Floor, Shape, best_peer, failed, rows_named, verdict
-from fdmath.verify.command import add_declarations, declared_subject
-from fdmath.verify.judge import verify
+from fdmath.bench.decode import DTYPES, OURS, ROWS, TILED, Floor, Shape, best_peer, rows_named, verdict
+from fdmath.bench.device import PACKAGES, Run, cannot_run, lawful_subject, listed_dtypes, no_device, without_repeats
+from fdmath.verify.command import add_declarations
 
 PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA efficient, packed",
          "eager": "eager, grouped", "flex": "FlexAttention, mask", "xformers": "xFormers split-K",
          "fa3": "FlashAttention-3"}
 """The words that ask for a peer, which head its column too, and its name in the rows."""
 STUDIES = ("steps", "splits", "lengths", "tiles", "merge", "errors")
-PACKAGES = ("torch", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "xformers", "fa3-fwd")
 MEASURED = (
     *(f"kernels/{name}.py" for name in ("checks", "merge", "plan", "split_kv", "tuning")),
     *(f"bench/{name}.py" for name in ("ceilings", "decode", "graphs", "measure", "peers", "studies")),
@@ -64,19 +55,10 @@ def parser():
 
 def run(args, words):
     """The exit code of `fdmath bench decode words`, whose arguments are args."""
-    args.dtypes = ",".join(args.dtypes).split(",")
-    shapes = shapes_of(args)
-    if set(args.dtypes) - set(DTYPES):
-        raise ValueError(f"--dtypes must be among {', '.join(DTYPES)}; got {', '.join(args.dtypes)}")
-    if args.library != "torch":
-        raise ValueError("--library must be torch: what is timed takes CUDA tensors")
-    missing = no_device()
-    if missing:
-        print(f"could not run: {missing}; fdmath bench cpu measures decoding without one", file=sys.stderr)
+    shapes, args.dtypes = shapes_of(args), listed_dtypes(args, DTYPES)
+    if cannot_run(args, no_device()):
         return 2
-    if args.json:
-        Path(args.json).write_text("", encoding="utf-8")  # where it cannot be written, that is said before all the work
-    subject = _lawful_subject(args) if args.target else None
+    subject = lawful_subject(args) if args.target else None
     if args.target and subject is None:
         return 1
     return _Run(args, words, shapes, subject).everything()
@@ -96,71 +78,41 @@ def shapes_of(args):
     return [shape._replace(name=f"B={shape.batch},S={shape.keys}")]
 
 
-def no_device():
-    """Why no CUDA device can be measured here, as a text; an empty one where it can."""
-    try:
-        torch, _ = (backends.load("importlib:import_module")(name) for name in ("torch", "triton"))
-    except ImportError as error:
-        return f"it needs torch and Triton ({error})"
-    return "" if torch.cuda.is_available() else "there is no CUDA device"
-
-
-def _lawful_subject(args):
-    """The user's Subject, once it has passed the laws on the device; None, and what it breaks is printed."""
-    args.dtypes, listed = ",".join(args.dtypes), args.dtypes
-    subject, args.dtypes = declared_subject(args), listed
-    report = verify(backends.load("fdmath.bench.peers:on_device")(subject))
-    if report.exit_code == 0:
-        return subject
-    print(report.failures())
-    print(f"{subject.name} is not timed: first it must pass the laws")
-    return None
-
-
-class _Run:
-    """One run of the command: its rows so far, and the record that they are written to."""
+class _Run(Run):
+    """One run of the command."""
 
     def __init__(self, args, words, shapes, subject):
-        self.args, self.shapes, self.rows, self.begun = args, shapes, [], time.monotonic()
+        self.shapes = shapes
         peers, one = (backends.load(f"fdmath.bench.peers:{name}") for name in ("PEERS", "subject_peer"))
-        self.mine = [OURS, TILED, *([subject.name] if subject else [])]
         self.peers = [peers[name] for name in (OURS, TILED, *(PEERS[word] for word in args.peers))]
         self.peers += [one(subject)] if subject else []
-        device = backends.load("torch.cuda:get_device_name")()
-        shown = ["FILE" if before == "--json" else word for before, word in itertools.pairwise(["", *words])]
-        command = f"fdmath bench decode {shlex.join(shown)}".strip()
-        self.head = records.provenance(command, PACKAGES, MEASURED, device)
-        self.head |= {"driver": backends.load("fdmath.bench.measure:driver")(), "ceilings": None, "notes": [],
-                      "seconds": {}}
-        self.head["commit"] = args.commit or self.head["commit"]
+        super().__init__("decode", args, words, (*PACKAGES, "xformers", "fa3-fwd"), MEASURED,
+                         [OURS, TILED, *([subject.name] if subject else [])])
 
     def everything(self):
         """The exit code, after ceilings, peers and studies."""
         gc.freeze()  # what is imported by now need not be looked through at each capture
         measure, sizes = (backends.load(f"fdmath.bench.ceilings:{name}") for name in ("measure", "sizes_of"))
         self.head["ceilings"] = measure(sizes(self.shapes, self.args.dtypes[0]), self.args.dtypes)
-        self._took("ceilings")
+        self.took("ceilings")
         print(ceilings_table(self.head), flush=True)
         for dtype in self.args.dtypes:
             self._peers(dtype)
         for dtype in self.args.dtypes if self.args.studies else ():
             self._studies(dtype)
-        self._keep([])
-        print(*self.head["notes"], f"seconds: {self.head['seconds']}", sep="\n")
-        return 1 if self.head["notes"] or any(failed(row, self.mine) for row in self.rows) else 0
+        return self.finish()
 
     def _bench(self, dtype, shapes):
         """The Bench of a dtype, with input sets for the shapes."""
         inputs, bench = (backends.load(f"fdmath.bench.{name}") for name in ("graphs:Inputs", "measure:Bench"))
         floor = Floor(*(self.head["ceilings"]["floor"][name] for name in Floor._fields))
-        until = None if self.args.seconds is None else self.begun + self.args.seconds
-        return bench(inputs(dtype, shapes), floor, until)
+        return bench(inputs(dtype, shapes), floor, self.until)
 
     def _peers(self, dtype):
         """Nothing; the rows of every shape are measured, kept and printed."""
         bench, peer_rows = self._bench(dtype, self.shapes), backends.load("fdmath.bench.measure:peer_rows")
-        for shape in self._bar(self.shapes, dtype, bench):
-            self._keep(peer_rows(bench, shape, self.peers))
+        for shape in self.bar(self.shapes, dtype, bench):
+            self.keep(peer_rows(bench, shape, self.peers))
         print(table([row for row in self.rows if row["dtype"] == dtype], self.mine), flush=True)
 
     def _studies(self, dtype):
@@ -171,31 +123,10 @@ class _Run:
         bench = self._bench(dtype, [*every, *growing])
         for name in asked:
             try:
-                for found in self._bar(studies[name](bench), f"{dtype} {name}", bench):
-                    self._keep(found)
+                for found in self.bar(studies[name](bench), f"{dtype} {name}", bench):
+                    self.keep(found)
             except Exception as error:  # one study need not cost the others
                 self.head["notes"].append(f"study {name}, {dtype}: {type(error).__name__}: {error}")
-
-    def _bar(self, steps, what, bench):
-        """The steps, with a progress bar, until the time is up."""
-        for step in tqdm(steps, desc=what, unit="shape", disable=None):
-            if bench.over:
-                self.head["notes"].append(f"{what}: stopped after {self.args.seconds} s")
-                return
-            yield step
-        self._took(what)
-
-    def _took(self, what):
-        """Nothing; what has been done by now, and not before, has taken the rest of the seconds."""
-        taken = self.head["seconds"]
-        taken[what] = round(time.monotonic() - self.begun - sum(taken.values()), 1)
-
-    def _keep(self, rows):
-        """Nothing; the rows are kept and, if a file is named, all so far written to it."""
-        self.rows += rows
-        if self.args.json:
-            text = records.text_of(self.head, self.rows)
-            Path(self.args.json).write_text(text, encoding="utf-8", newline="\n")
 
 
 def ceilings_table(head):
@@ -226,16 +157,8 @@ def table(rows, mine=(OURS, TILED)):
         lines.append(_line([row for row in rows if row["row"] == name], names, mine))
     trouble = dict.fromkeys(f"{row['implementation']}: {row['status']}: {row['note']} ({row['row']})"
                             for row in rows if row["status"] != "ok")
-    return "\n".join([*lines, *_shortened(trouble), "of floor: read floor / ours. level: the slower one's best replay "
-                      "reaches the faster one's median. v=1: ulps of o from 1"])
-
-
-def _shortened(lines):
-    """The lines, of those that differ in the row alone the first, with how many more there are."""
-    groups = {}
-    for line in lines:
-        groups.setdefault(line.rpartition(" (")[0], []).append(line)
-    return [group[0] + (f" and {len(group) - 1} more" if len(group) > 1 else "") for group in groups.values()]
+    return "\n".join([*lines, *without_repeats(trouble), "of floor: read floor / ours. level: the slower one's best "
+                      "replay reaches the faster one's median. v=1: ulps of o from 1"])
 
 
 def _line(rows, names, mine):

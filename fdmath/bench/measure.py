@@ -73,7 +73,7 @@ def errors(peer, call, q, k, v, right):
     v is set to 1 in place for the last of them, and set back: a call that stores its answers would be found out.
     """
     o, lse = (None if x is None else x.to(right[0].device) for x in peer.read(call(q, k, v), q, k, v))
-    found = {"err_o": _relative(o, right[0]), "err_lse": None if lse is None else _largest(lse, right[1])}
+    found = {"err_o": relative(o, right[0]), "err_lse": None if lse is None else _largest(lse, right[1])}
     kept = v.clone()
     v.fill_(1)
     ones, _ = peer.read(call(q, k, v), q, k, v)
@@ -82,7 +82,7 @@ def errors(peer, call, q, k, v, right):
     return found | {"v_ones_ulp": steps_from_one(ones.double().cpu().numpy(), eps)}
 
 
-def _relative(got, right):
+def relative(got, right):
     """‖got − right‖ / ‖right‖; NaN for another shape."""
     if got.shape != right.shape:
         return float("nan")

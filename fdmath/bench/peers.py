@@ -1,7 +1,7 @@
 """What decodes on a CUDA device, each behind one adapter: ours, what a user would take instead, and a user's own.
 
 A Peer builds, for a Shape, a call(q, k, v) → (o, lse or None) with the house's shapes and the natural lse. Its package
-is imported only then. Needs torch.
+is imported only then. Those for whole sequences are in `attention_peers`. Needs torch.
 """
 
 import functools
@@ -46,9 +46,16 @@ class Peer:
 
     def why_not(self, dtype):
         """Why it cannot run here on inputs of the dtype, as a text; None where it can."""
-        if importlib.util.find_spec(self.package) is None:
+        if not _installed(self.package):
             return f"{self.package} is not installed"
         return None if dtype in self.dtypes else f"takes {', '.join(self.dtypes)}"
+
+
+def _installed(package):
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a package in a package that is not there
+        return False
 
 
 def _ours(shape, tile=None):
@@ -61,13 +68,13 @@ def planned_splits(q, k, v, tile=None):
     return backends.load("fdmath.kernels.split_kv:prepare")(q, k, v).plan(tile=tile).num_splits
 
 
-def _sdpa(name, shape):
+def sdpa_call(name, shape):
     """torch's own attention by the backend called `name`, told that heads are grouped."""
     chosen, kernel = backends.load("torch.nn.attention:sdpa_kernel"), backends.load("torch.nn.attention:SDPBackend")
 
     def call(q, k, v):
         with chosen(getattr(kernel, name)):
-            return sdpa(q, k, v, enable_gqa=shape.group > 1), None
+            return sdpa(q, k, v, is_causal=shape.causal, enable_gqa=shape.group > 1), None
 
     return call
 
@@ -97,16 +104,20 @@ def _eager(shape):
     return call
 
 
-def _flex(shape):
-    """FlexAttention, compiled, with a mask of 128 × 128 blocks that are all seen: without one it does not split."""
+def flex_call(shape):
+    """FlexAttention, compiled; one query gets a mask of 128 × 128 blocks that are all seen: without it nothing splits.
+    """
     flex, mask, aux = (backends.load(f"torch.nn.attention.flex_attention:{name}")
                        for name in ("flex_attention", "create_block_mask", "AuxRequest"))
     torch.compiler.reset()  # a compilation for each shape, of which only so many are kept
     compiled = torch.compile(flex, dynamic=False)
-    all_seen = mask(lambda b, h, i, j: j >= 0, None, None, shape.queries, shape.keys, device="cuda", BLOCK_SIZE=128)
+    seen = (lambda b, h, i, j: i >= j) if shape.causal else lambda b, h, i, j: j >= 0
+    blocks = None
+    if shape.causal or shape.queries == 1:
+        blocks = mask(seen, None, None, shape.queries, shape.keys, device="cuda", BLOCK_SIZE=128)
 
     def call(q, k, v):
-        o, more = compiled(q, k, v, block_mask=all_seen, enable_gqa=shape.group > 1, return_aux=aux(lse=True))
+        o, more = compiled(q, k, v, block_mask=blocks, enable_gqa=shape.group > 1, return_aux=aux(lse=True))
         return o, more.lse
 
     return call
@@ -128,12 +139,13 @@ def _xformers(shape):
     return call
 
 
-def _flash3(shape):
+def flash3_call(shape):
     """FlashAttention-3, left to choose its splits (num_splits=0)."""
     attend = backends.load("fa3_fwd_interface:flash_attn_func")
 
     def call(q, k, v):
-        o, lse = attend(*(x.transpose(1, 2) for x in (q, k, v)), num_splits=0, return_attn_probs=True)
+        o, lse = attend(*(x.transpose(1, 2) for x in (q, k, v)), num_splits=0, return_attn_probs=True,
+                        causal=shape.causal)
         return o.transpose(1, 2), lse
 
     return call
@@ -144,13 +156,13 @@ PEERS = {
         Peer(OURS, _ours, package="triton", splits=planned_splits),
         Peer(TILED, functools.partial(_ours, tile=TILE), package="triton", tile=TILE,
              splits=functools.partial(planned_splits, tile=TILE)),
-        Peer("SDPA cuDNN", functools.partial(_sdpa, "CUDNN_ATTENTION")),
-        Peer("SDPA flash", functools.partial(_sdpa, "FLASH_ATTENTION")),
+        Peer("SDPA cuDNN", functools.partial(sdpa_call, "CUDNN_ATTENTION")),
+        Peer("SDPA flash", functools.partial(sdpa_call, "FLASH_ATTENTION")),
         Peer("SDPA efficient, packed", _efficient),
         Peer("eager, grouped", _eager, roundings=8),  # scores twice, each as e^s moves by (1 + |s|)·u, P, o: |s| ≈ 2
-        Peer("FlexAttention, mask", _flex),
+        Peer("FlexAttention, mask", flex_call),
         Peer("xFormers split-K", _xformers, package="xformers", keys_first=True),
-        Peer("FlashAttention-3", _flash3, package="fa3_fwd", dtypes=("bfloat16",), keys_first=True),
+        Peer("FlashAttention-3", flash3_call, package="fa3_fwd", dtypes=("bfloat16",), keys_first=True),
     )
 }
 """The Peers by name, ours first."""
@@ -160,14 +172,14 @@ def subject_peer(subject):
     """The Peer of a user's Subject, which takes torch tensors: called as its role says, read by its conventions."""
     def build(shape):
         def call(q, k, v):
-            more = {"decode": lambda: (lens, SPLITS), "attention": lambda: (False,), "partial": tuple}[subject.role]()
             return subject.fn(q, k, v, *more)
 
         lens = torch.full((shape.batch,), shape.keys, device="cuda" if torch.cuda.is_available() else "cpu")
+        more = {"decode": (lens, SPLITS), "attention": (shape.causal,), "partial": ()}[subject.role]
         return call
 
     def read(got, q, k, v):
-        o, lse = CallCase(q, k, v).adopted(subject, got)
+        o, lse = CallCase(q, k, v).adopted(subject, got)  # alone the shapes of q, k, v matter
         return torch.from_numpy(np.asarray(o, np.float64)), torch.from_numpy(np.asarray(lse, np.float64))
 
     roundings = 8 if subject.stats_dtype in DTYPES else 2
@@ -176,7 +188,9 @@ def subject_peer(subject):
 
 def on_device(subject, device="cuda"):
     """The Subject with its tensors moved to the device before each call: as the laws, drawn on the CPU, reach it."""
-    def fn(*args):
-        return subject.fn(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in args))
+    def moving(function):
+        if function is None:
+            return None
+        return lambda *args: function(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in args))
 
-    return replace(subject, fn=fn)
+    return replace(subject, fn=moving(subject.fn), backward=moving(subject.backward))

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from fdmath.bench import ceilings, command, decode, decode_command, graphs, measure, peers, records  # noqa: E402
+from fdmath.bench import device as device_bench  # noqa: E402
 from fdmath.bench.decode import OURS, TILED, Shape  # noqa: E402
 from fdmath.bench.peers import Peer  # noqa: E402
 from fdmath.bench.timing import Timing  # noqa: E402
@@ -129,7 +130,7 @@ def test_a_wrong_output_is_code_1(device, capsys):
 
 
 def test_a_subject_is_timed_once_it_has_passed_the_laws(device, monkeypatch, capsys):
-    monkeypatch.setattr(decode_command, "verify", functools.partial(decode_command.verify, laws=["anchor"], cases=5))
+    monkeypatch.setattr(device_bench, "verify", functools.partial(device_bench.verify, laws=["anchor"], cases=5))
     asked = [*SMALL, "--dtypes", "float16", "--peers", "--role", "partial", "--p-dtype", "float16", "--subject"]
     assert command.main([*asked, "mine:right"]) == 0
     out = capsys.readouterr().out

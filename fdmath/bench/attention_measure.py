@@ -1,0 +1,287 @@
+"""Rows of attention, measured: every contender checked against float64, then timed in turn with the others.
+
+Needs torch and Triton.
+"""
+
+import functools
+import multiprocessing
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from triton.testing import do_bench
+
+import fdmath
+from fdmath import _backends as backends
+from fdmath.attention.reference import attention_gradient
+from fdmath.bench import ceilings
+from fdmath.bench.attention import (
+    ATOMICS,
+    ERRORS,
+    GROWING,
+    OURS,
+    PASSES,
+    Shape,
+    judged_bytes,
+    most_bytes,
+    most_errors,
+    row_of,
+)
+from fdmath.bench.decode import judged, timed
+from fdmath.bench.measure import failure, relative
+from fdmath.bench.timing import Timing
+
+
+class Clock(NamedTuple):
+    """How a call is timed: a pause in seconds, then warm-up and measurement in milliseconds, and all that `rounds`
+    times, the others in between."""
+
+    pause: float
+    warm: int
+    measured: int
+    rounds: int
+
+    def seconds(self, call):
+        """The seconds of each call of one round, by the device's events; the L2 cache is overwritten before each."""
+        time.sleep(self.pause)
+        return [ms / 1e3 for ms in do_bench(call, warmup=self.warm, rep=self.measured, return_mode="all")]
+
+
+CLOCKS = {"short": Clock(0.1, 8, 60, 2), "sustained": Clock(0.0, 250, 250, 1)}
+KINDS = {"speed": "short", "sustained": "sustained"}
+"""The clock, and the ceiling, of each study that times."""
+
+SUSTAINED, ERRING, HEADS, RUNS = 4096, 2048, 2, 20
+"""The length at which load is sustained; that of the study of errors, the KV heads that are compared there, and how
+often a call is repeated to see whether its bits are the same."""
+
+
+def in_turn(calls, clock):
+    """name → Timing of calls without arguments, each round asking all of them; an Exception for what raises."""
+    times, broken = {name: [] for name in calls}, {}
+    for _ in range(clock.rounds):
+        for name in [name for name in calls if name not in broken]:
+            try:
+                times[name] += clock.seconds(calls[name])
+            except (Exception, SystemExit) as error:  # a peer may raise anything
+                broken[name] = error
+    found = {name: Timing(statistics.median(t), min(t), max(t)) for name, t in times.items() if name not in broken}
+    return found | broken
+
+
+def matrix_rates(dtype, clocks=CLOCKS):
+    """{"short", "sustained"}: 10¹² operations a second of a large product, timed as the rows are."""
+    return {name: ceilings.matmul_tflops(dtype, time=lambda call, clock=clock: in_turn({"": call}, clock)[""].median)
+            for name, clock in clocks.items()}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where rows are measured: a dtype by name, the device, its `matrix_rates`, and the clocks."""
+
+    dtype: str
+    device: str = "cuda"
+    rates: dict = field(default_factory=dict)
+    clocks: dict = field(default_factory=lambda: CLOCKS)
+
+    def tensors(self, shape):
+        """q, k, v and do of normal numbers, (B, H, N, d), the same ones every time."""
+        numbers = torch.Generator(self.device).manual_seed(0)
+        heads = ((shape.q_heads, shape.queries), (shape.kv_heads, shape.keys), (shape.kv_heads, shape.keys),
+                 (shape.q_heads, shape.queries))
+        return [torch.randn(shape.batch, *size, shape.dim, generator=numbers, device=self.device,
+                            dtype=getattr(torch, self.dtype)) for size in heads]
+
+
+def first_heads(shape, q, k, v, do, count=1):
+    """q, k, v and do of the first `count` KV heads of the first sequence, in float64."""
+    group = count * shape.group
+    return [x[:1, :n].detach().double() for x, n in ((q, group), (k, count), (v, count), (do, group))]
+
+
+def exact(shape, tensors, scale=None):
+    """name → o, lse, dq, dk or dv by definition, of q, k, v and do in float64; None where the memory is too small."""
+    q, k, v, do = tensors
+    options = {"causal": shape.causal, "scale": scale}
+    try:
+        state = fdmath.attention(q, k, v, **options)
+        found = *state, *attention_gradient(do, None, q, k, v, **options)
+    except torch.OutOfMemoryError:
+        return None
+    return dict(zip(("o", "lse", "dq", "dk", "dv"), found, strict=True))
+
+
+def errors(got, which, right):
+    """{err_…: …} of what a pass gave, whose first heads are compared with right; None for what is not there."""
+    found = {}
+    for name, x in zip(ERRORS[which], got, strict=True):
+        want = None if right is None else right[name.removeprefix("err_")]
+        missing = x is None or want is None
+        found[name] = None if missing else relative(x.detach()[:1, :want.shape[1]].to(want.device), want)
+    return found
+
+
+def laid_out(peer, tensors):
+    """q, k and v as the peer wants them in memory, each a leaf that a gradient is wanted of; and do."""
+    *qkv, do = ([x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors] if peer.keys_first else tensors)
+    return *(x.detach().requires_grad_() for x in qkv), do
+
+
+def calls_of(peer, shape, q, k, v, do):
+    """pass → (call without arguments, read), for the passes of a peer; read: what its answer means, as arrays.
+
+    q, k, v, do: as `laid_out` gives them. It has run forward once when this returns. Raises whatever it raises.
+    """
+    call = peer.build(shape)
+    got = call(q, k, v)
+    found = {"forward": (lambda: call(q, k, v), lambda got: peer.read(got, q, k, v))}
+    if "backward" in peer.passes:
+        found["backward"] = peer.gradient(shape, do, q, k, v, got), lambda got: got
+    return {name: found[name] for name in peer.passes}
+
+
+def checked(peer, shape, tensors, dtype, right):
+    """pass → (call or None, fields of its row): what it errs, whether that may be, and how it fails, if so.
+
+    right(scale): what is `exact`.
+    """
+    why = peer.why_not(dtype)
+    if why is not None:
+        return dict.fromkeys(peer.passes, (None, {"status": "not run", "note": why}))
+    try:
+        calls = calls_of(peer, shape, *laid_out(peer, tensors))
+    except (Exception, SystemExit) as error:  # a peer may raise anything
+        return dict.fromkeys(peer.passes, (None, failure(error)))
+    found = {}
+    for which, (call, read) in calls.items():
+        try:
+            erring = errors(read(call()), which, right(peer.scale))
+            most = {name: peer.roundings / 2 * x for name, x in most_errors(dtype, which).items()}
+            found[which] = call, erring | judged(erring, most)
+        except (Exception, SystemExit) as error:
+            found[which] = None, failure(error)
+    return found
+
+
+def timed_rows(lab, shape, peers, study="speed"):
+    """The rows of one shape: every peer checked, then all passes of all peers timed in turn by the study's clock."""
+    tensors, clock = lab.tensors(shape), KINDS[study]
+    right = functools.cache(functools.partial(exact, shape, first_heads(shape, *tensors)))
+    found, calls = {}, {}
+    for peer in peers:
+        for which, (call, fields) in checked(peer, shape, tensors, lab.dtype, right).items():
+            found[which, peer.name] = fields
+            if call is not None:
+                calls[which, peer.name] = call
+    for name, timing in in_turn(calls, lab.clocks[clock]).items():
+        found[name] |= failure(timing) if isinstance(timing, BaseException) else timed(timing)
+    rate = lab.rates.get(clock)
+    return [row_of(study, which, shape, lab.dtype, name, rate, **found[which, name])
+            for which in PASSES for name in (peer.name for peer in peers) if (which, name) in found]
+
+
+def error_rows(lab, shape, peers):
+    """The rows of one shape, of more heads than is checked before timing, nothing timed; the bits of ours too."""
+    tensors, rows = lab.tensors(shape), []
+    right = functools.cache(functools.partial(exact, shape, first_heads(shape, *tensors, HEADS)))
+    for peer in peers:
+        for which, (call, fields) in checked(peer, shape, tensors, lab.dtype, right).items():
+            if call is not None and peer.name in (OURS, ATOMICS):
+                fields |= repeated(call, peer.name) if fields["status"] == "ok" else {}
+            rows.append(row_of("errors", which, shape, lab.dtype, peer.name, **fields))
+    return sorted(rows, key=lambda row: PASSES.index(row["pass"]))
+
+
+def repeated(call, name, runs=RUNS):
+    """{status, note}: in how many of `runs` further runs a call gives other bits; OURS must in none."""
+    first = call()
+    same = sum(all(torch.equal(a, b) for a, b in zip(call(), first, strict=True)) for _ in range(runs))
+    note = f"{runs} runs, the same bits" if same == runs else f"{runs - same} of {runs} runs give other bits"
+    return {"status": "ok" if same == runs or name != OURS else "wrong", "note": note}
+
+
+def peak_bytes(peer, shape, q, k, v, do):
+    """The bytes that forward and backward of a peer take at most, beside q, k, v, do and o, dq, dk, dv themselves."""
+    def both():
+        calls = calls_of(peer, shape, q, k, v, do)
+        return calls["backward"][0]()
+
+    both()  # what is taken once, and compiled, is no part of a call
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradients = both()
+    torch.cuda.synchronize()
+    results = sum(x.numel() * x.element_size() for x in (*gradients, do))  # o is as large as do
+    return torch.cuda.max_memory_allocated() - before - results
+
+
+def memory_rows(lab, length, peers):
+    """The rows of one length of the study of memory; peers that compile for each length are left out, but ours."""
+    shape = Shape(queries=length, keys=length, causal=True)
+    tensors, rows = lab.tensors(shape), []
+    for peer in peers:
+        if "backward" not in peer.passes or peer.compiles and peer.name not in (OURS, ATOMICS):
+            continue
+        why = peer.why_not(lab.dtype)
+        try:
+            fields = {"status": "not run", "note": why}
+            if why is None:
+                peak = peak_bytes(peer, shape, *laid_out(peer, tensors))
+                fields = {"peak_bytes": peak} | judged_bytes(peak, most_bytes(shape, peer.name))
+        except (Exception, SystemExit) as error:
+            fields = failure(error)
+        rows.append(row_of("memory", "backward", shape, lab.dtype, peer.name, **fields))
+    return rows
+
+
+def sustained_shapes(shapes):
+    """The Shapes at which load is sustained: those that are SUSTAINED long, of the others the longest of each kind."""
+    kinds = {}
+    for shape in shapes:
+        kinds.setdefault((shape.dim, shape.causal), []).append(shape)
+    return [next((s for s in kind if s.keys == SUSTAINED), max(kind, key=lambda s: s.keys)) for kind in kinds.values()]
+
+
+def erring_shapes(shapes, tokens):
+    """The Shapes of the study of errors: each kind once, ERRING long where there are so many tokens."""
+    length = min(ERRING, tokens)
+    return list(dict.fromkeys(s._replace(batch=tokens // length, queries=length, keys=length) for s in shapes))
+
+
+def steps_of(study, lab, shapes, peers, tokens):
+    """The list of calls without arguments that give the rows of a study, each of one shape."""
+    each, at = {
+        "errors": (error_rows, erring_shapes(shapes, tokens)), "memory": (memory_rows, GROWING),
+        "speed": (timed_rows, shapes),
+        "sustained": (functools.partial(timed_rows, study="sustained"), sustained_shapes(shapes)),
+    }[study]
+    return [functools.partial(each, lab, shape, peers) for shape in at]
+
+
+def compile_ahead(tasks, processes):
+    """One of the tasks (dtype, shape, peer's name) after the other as it is done, each in one of several processes.
+
+    What they compile lies in caches on disk then, from which this process takes it. What fails there is met again here.
+    """
+    fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device
+    pool = ProcessPoolExecutor(processes, fresh)
+    try:
+        waiting = {pool.submit(compile_one, *task): task for task in tasks}
+        for done in as_completed(waiting):
+            yield waiting[done]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def compile_one(dtype, shape, name, device="cuda"):
+    """Nothing; the contender of that name has run at the shape, forward and backward, so that it is compiled."""
+    backends.load("importlib:import_module")("torch._inductor.config").compile_threads = 1
+    peer = backends.load("fdmath.bench.attention_peers:CONTENDERS")[name]
+    if peer.why_not(dtype) is None:
+        for call, _ in calls_of(peer, shape, *laid_out(peer, Lab(dtype, device).tensors(shape))).values():
+            call()
