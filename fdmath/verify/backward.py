@@ -74,11 +74,7 @@ class BackwardCase:
         dlse = subject.present_slope(self.dlse.astype(backends.working(call.dtype)))
         q, k, v, *rest = call.arguments(subject)
         got = subject.call_backward(subject.send(do), subject.send(dlse), q, k, v, *state, *rest)
-        shapes = [tuple(x.shape) for x in (call.q, call.k, call.v)]
-        if [tuple(x.shape) for x in got] != shapes:
-            raise SubjectError(f"backward must return dq, dk, dv of the shapes {shapes}; got "
-                               f"{[tuple(x.shape) for x in got]}")
-        return [exact(x) for x in got]
+        return _adopted(got, [tuple(x.shape) for x in (call.q, call.k, call.v)])
 
     # -- the right answer; heads stand in the house's order inside, in the subject's outside ----------
 
@@ -111,8 +107,8 @@ class BackwardCase:
     def bounds(self):
         """The bounds on the subject's errors: of a saved state within its budget, and what its formats add.
 
-        Beyond `gradient_budget`: scores and lse may carry a factor log₂e inside (3u of each), P and dS may be rounded
-        to the declared p_dtype before their products, and the result is rounded to the call's dtype.
+        Beyond `gradient_budget`: scores and lse may carry a factor log₂e inside (3u of each), P may be rounded to the
+        declared p_dtype before all products, and so may dS, and the result is rounded to the call's dtype.
         """
         call, fmt = self.call, format_of(backends.working(self.call.dtype))
         saved, seen = call.budget(self.subject), call.levels(self.subject)
@@ -126,7 +122,7 @@ class BackwardCase:
         if rounded := self.subject.p_format(call.dtype):
             coarse = format_of(rounded)
             lost = _lost_by_rounding(*self.inputs, coarse, **self.options)
-            bounds = [(1 + coarse.u) * b + x for b, x in zip(bounds, lost, strict=True)]
+            bounds = [(1 + coarse.u) ** 2 * b + x for b, x in zip(bounds, lost, strict=True)]
         bounds = self._outside(bounds)
         if call.dtype in ("float16", "bfloat16"):
             out = format_of(call.dtype)
@@ -194,6 +190,18 @@ class BackwardCase:
         return f"{self.call}\ndo = {self.do.tolist()}\ndlse = {self.dlse.tolist()}"
 
 
+def _adopted(got, shapes):
+    """The arrays that backward returned in float64; SubjectError unless they are three of these shapes."""
+    try:
+        gradients = [exact(x) for x in got]
+    except (TypeError, ValueError) as error:
+        raise SubjectError(f"backward must return dq, dk, dv, three arrays; got {type(got).__name__}") from error
+    found = [x.shape for x in gradients]
+    if found != shapes:
+        raise SubjectError(f"backward must return dq, dk, dv of the shapes {shapes}; got {found}")
+    return gradients
+
+
 def compare(got, want, bounds, names=NAMES):
     """The Finding of gradients (dq, dk, dv), or of those named, that should equal others within bounds; no NaN does."""
     found = HOLDS
@@ -217,7 +225,7 @@ def _entries(name, got, want, bound):
 
 
 def _lost_by_rounding(do, dlse, q, k, v, coarse, *, scale, mask):
-    """What (dq, dk, dv) lose where P and dS are rounded to a format: u of each term, or half a smallest number."""
+    """What (dq, dk, dv) lose where P, of which dS may be made, and dS are rounded to the format `coarse`."""
     kv, group = k.shape[1], q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     scores = np.where(mask, scale * (q @ np.swapaxes(k, -1, -2)), -np.inf)
@@ -225,11 +233,12 @@ def _lost_by_rounding(do, dlse, q, k, v, coarse, *, scale, mask):
     empty = np.isneginf(lse)
     p = np.exp(scores - np.where(empty, 0.0, lse)[..., None])
     slope = np.where(empty, 0.0, np.sum(do * o, axis=-1) - dlse)
-    ds = p * np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None])
-    p, ds = (np.where(mask, coarse.u * x + coarse.tiny, 0.0) for x in (p, ds))
-    of_k, of_v = np.swapaxes(ds, -1, -2) @ np.abs(q), np.swapaxes(p, -1, -2) @ np.abs(do)
+    slope = np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None])
+    of_p = np.where(mask, coarse.u * p + coarse.tiny, 0.0)
+    of_ds = np.where(mask, (1 + coarse.u) * of_p * slope + coarse.u * p * slope + coarse.tiny, 0.0)
+    of_k, of_v = np.swapaxes(of_ds, -1, -2) @ np.abs(q), np.swapaxes(of_p, -1, -2) @ np.abs(do)
     of_k, of_v = (x.reshape(len(x), kv, group, *x.shape[2:]).sum(axis=2) for x in (of_k, of_v))
-    return abs(scale) * (ds @ np.abs(k)), abs(scale) * of_k, of_v
+    return abs(scale) * (of_ds @ np.abs(k)), abs(scale) * of_k, of_v
 
 
 def roundings(count):

@@ -18,9 +18,9 @@ from fdmath.verify.subject import SubjectError
 
 
 def available(subject):
-    """Whether the subject can be differentiated here, in float64, and the derivative certified."""
-    return reference.oracle is not None and "float64" in subject.dtypes and (subject.backward is not None or (
-        subject.library == "torch" and not subject.in_place))
+    """Whether the subject can be differentiated here, in float64 throughout, and the derivative certified."""
+    ways = subject.backward is not None or (subject.library == "torch" and not subject.in_place)
+    return ways and reference.oracle is not None and "float64" in subject.dtypes and subject.p_dtype is None
 
 
 def finding(subject, case):
