@@ -4,6 +4,7 @@ Needs torch and Triton.
 """
 
 import functools
+import math
 import multiprocessing
 import statistics
 import time
@@ -30,6 +31,7 @@ from fdmath.bench.attention import (
     most_errors,
     row_of,
 )
+from fdmath.bench.attention_peers import NotDifferentiable
 from fdmath.bench.decode import judged, timed
 from fdmath.bench.measure import failure, relative
 from fdmath.bench.timing import Timing
@@ -114,14 +116,29 @@ def exact(shape, tensors, scale=None):
     return dict(zip(("o", "lse", "dq", "dk", "dv"), found, strict=True))
 
 
-def errors(got, which, right):
-    """{err_…: …} of what a pass gave, whose first heads are compared with right; None for what is not there."""
-    found = {}
+def errors(got, which, shape, right):
+    """{err_…: …} of what a pass gave, whose first heads are compared with right; None for what is not there.
+
+    NaN for another shape.
+    """
+    found, shapes = {}, result_shapes(shape)
     for name, x in zip(ERRORS[which], got, strict=True):
-        want = None if right is None else right[name.removeprefix("err_")]
-        missing = x is None or want is None
-        found[name] = None if missing else relative(x.detach()[:1, :want.shape[1]].to(want.device), want)
+        result = name.removeprefix("err_")
+        if x is None or right is None:
+            found[name] = None
+        elif x.shape != shapes[result]:
+            found[name] = math.nan
+        else:
+            want = right[result]
+            found[name] = relative(x.detach()[:1, :want.shape[1]].to(want.device), want)
     return found
+
+
+def result_shapes(shape):
+    """name → the shape of o, lse, dq, dk or dv."""
+    queries, keys = (shape.batch, shape.q_heads, shape.queries), (shape.batch, shape.kv_heads, shape.keys)
+    wide = {"o": queries, "dq": queries, "dk": keys, "dv": keys}
+    return {"lse": queries, **{name: (*rows, shape.dim) for name, rows in wide.items()}}
 
 
 def laid_out(peer, tensors):
@@ -131,15 +148,15 @@ def laid_out(peer, tensors):
 
 
 def calls_of(peer, shape, q, k, v, do):
-    """pass → (call without arguments, read), for the passes of a peer; read: what its answer means, as arrays.
+    """pass → a function that makes its (call without arguments, read), for the passes of a peer.
 
-    q, k, v, do: as `laid_out` gives them. It has run forward once when this returns. Raises whatever it raises.
+    read(what the call gives): the arrays that it means. q, k, v, do: as `laid_out` gives them. It has run forward once
+    when this returns. Raises whatever it raises.
     """
     call = peer.build(shape)
     got = call(q, k, v)
-    found = {"forward": (lambda: call(q, k, v), lambda got: peer.read(got, q, k, v))}
-    if "backward" in peer.passes:
-        found["backward"] = peer.gradient(shape, do, q, k, v, got), lambda got: got
+    found = {"forward": lambda: (lambda: call(q, k, v), lambda got: peer.read(got, q, k, v)),
+             "backward": lambda: (peer.gradient(shape, do, q, k, v, got), lambda got: got)}
     return {name: found[name] for name in peer.passes}
 
 
@@ -152,18 +169,26 @@ def checked(peer, shape, tensors, dtype, right):
     if why is not None:
         return dict.fromkeys(peer.passes, (None, {"status": "not run", "note": why}))
     try:
-        calls = calls_of(peer, shape, *laid_out(peer, tensors))
+        made = calls_of(peer, shape, *laid_out(peer, tensors))
     except (Exception, SystemExit) as error:  # a peer may raise anything
-        return dict.fromkeys(peer.passes, (None, failure(error)))
-    found = {}
-    for which, (call, read) in calls.items():
-        try:
-            erring = errors(read(call()), which, right(peer.scale))
-            most = {name: peer.roundings / 2 * x for name, x in most_errors(dtype, which).items()}
-            found[which] = call, erring | judged(erring, most)
-        except (Exception, SystemExit) as error:
-            found[which] = None, failure(error)
-    return found
+        return {which: (None, failure(error)) for which in peer.passes}
+    return {which: _checked(peer, shape, dtype, right, which, made[which]) for which in peer.passes}
+
+
+def _checked(peer, shape, dtype, right, which, make):
+    """(call or None, fields) of one pass."""
+    try:
+        call, read = make()
+        erring = errors(read(call()), which, shape, right(peer.scale))
+        most = {name: peer.roundings / 2 * x for name, x in most_errors(dtype, which).items()}
+        return call, erring | judged(erring, most)
+    except (Exception, SystemExit) as error:
+        return None, unable(error)
+
+
+def unable(error):
+    """The {status, note} of what was raised: "not run" where there is no gradient, else "failed"."""
+    return {"status": "not run", "note": str(error)} if isinstance(error, NotDifferentiable) else failure(error)
 
 
 def timed_rows(lab, shape, peers, study="speed"):
@@ -206,8 +231,8 @@ def repeated(call, name, runs=RUNS):
 def peak_bytes(peer, shape, q, k, v, do):
     """The bytes that forward and backward of a peer take at most, beside q, k, v, do and o, dq, dk, dv themselves."""
     def both():
-        calls = calls_of(peer, shape, q, k, v, do)
-        return calls["backward"][0]()
+        call, _ = calls_of(peer, shape, q, k, v, do)["backward"]()
+        return call()
 
     both()  # what is taken once, and compiled, is no part of a call
     torch.cuda.synchronize()
@@ -234,7 +259,7 @@ def memory_rows(lab, length, peers):
                 peak = peak_bytes(peer, shape, *laid_out(peer, tensors))
                 fields = {"peak_bytes": peak} | judged_bytes(peak, most_bytes(shape, peer.name))
         except (Exception, SystemExit) as error:
-            fields = failure(error)
+            fields = unable(error)
         rows.append(row_of("memory", "backward", shape, lab.dtype, peer.name, **fields))
     return rows
 
@@ -283,5 +308,6 @@ def compile_one(dtype, shape, name, device="cuda"):
     backends.load("importlib:import_module")("torch._inductor.config").compile_threads = 1
     peer = backends.load("fdmath.bench.attention_peers:CONTENDERS")[name]
     if peer.why_not(dtype) is None:
-        for call, _ in calls_of(peer, shape, *laid_out(peer, Lab(dtype, device).tensors(shape))).values():
+        for make in calls_of(peer, shape, *laid_out(peer, Lab(dtype, device).tensors(shape))).values():
+            call, _ = make()
             call()

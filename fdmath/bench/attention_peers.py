@@ -14,8 +14,14 @@ from fdmath.bench.attention import ATOMICS, OURS, PASSES
 from fdmath.bench.peers import Peer, flash3_call, flex_call, sdpa_call, subject_peer
 
 
+class NotDifferentiable(Exception):
+    """A forward call of which torch follows no gradient."""
+
+
 def by_autograd(shape, do, q, k, v, got):
     """A call without arguments that gives (dq, dk, dv) as torch derives them from got, (o, …), which it keeps."""
+    if not got[0].requires_grad:
+        raise NotDifferentiable("torch follows no gradient of its o")
     return lambda: torch.autograd.grad(got[0], (q, k, v), do, retain_graph=True)
 
 

@@ -34,7 +34,8 @@ def test_dtypes_may_stand_apart_or_with_commas_and_are_refused_by_name():
 
 
 def test_a_missing_device_is_said_and_a_file_that_cannot_be_written_is_said_first(tmp_path, capsys):
-    assert device.cannot_run(arguments(json="/absent/file"), "there is none") and "there is none" in capsys.readouterr().err
+    assert device.cannot_run(arguments(json="/absent/file"), "there is none")
+    assert "there is none" in capsys.readouterr().err
     path = tmp_path / "out.json"
     assert not device.cannot_run(arguments(json=str(path)), "") and path.exists()
     with pytest.raises(OSError):

@@ -1,0 +1,318 @@
+"""Contenders checked and rows measured, on the CPU with a clock that is pretended; what is wrong or absent is said."""
+
+import functools
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import fdmath  # noqa: E402
+from fdmath.attention.reference import attention_gradient  # noqa: E402
+from fdmath.bench import attention_measure as measure  # noqa: E402
+from fdmath.bench import attention_peers, ceilings  # noqa: E402
+from fdmath.bench.attention import ATOMICS, ERRORS, OURS, PASSES, Shape, most_bytes, most_errors, shape_of  # noqa: E402
+from fdmath.bench.attention_peers import CONTENDERS, Contender, subject_contender  # noqa: E402
+from fdmath.verify import Subject  # noqa: E402
+
+SMALL = Shape(2, 4, 2, 16, 24, 24, True)
+
+
+class Pretended:
+    """A clock on which every call that runs takes 3 µs."""
+
+    rounds = 1
+
+    def seconds(self, call):
+        call()
+        return [2e-6, 3e-6, 4e-6]
+
+
+LAB = measure.Lab("bfloat16", "cpu", {"short": 700.0, "sustained": 600.0}, dict.fromkeys(measure.CLOCKS, Pretended()))
+
+
+def definition(q, k, v, causal):
+    """(o, lse) by definition in float64, rounded once; torch follows its gradient."""
+    o, lse = fdmath.attention(q.double(), k.double(), v.double(), causal=causal)
+    return o.to(q.dtype), lse.float()
+
+
+def right(shape):
+    """A forward that is right."""
+    return lambda q, k, v: definition(q, k, v, shape.causal)
+
+
+def with_gradient(change):
+    """A Contender that is right but for change(dq, dk, dv)."""
+    return Contender("changed", right, gradient=lambda *call: lambda: change(*attention_peers.by_autograd(*call)()))
+
+
+def rows_of(*peers, shape=SMALL, study="speed"):
+    """The rows of the peers."""
+    return measure.timed_rows(LAB, shape, peers, study)
+
+
+@pytest.mark.parametrize("study, rate", [("speed", 700), ("sustained", 600)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_right_contender_is_timed_in_both_passes_with_its_errors(causal, study, rate):
+    shape = SMALL._replace(causal=causal)
+    forward, backward = rows_of(Contender("right", right), shape=shape, study=study)
+    for row, which in ((forward, "forward"), (backward, "backward")):
+        assert (row["study"], row["pass"], row["status"], row["note"]) == (study, which, "ok", None)
+        assert (row["us"], row["us_least"], row["us_most"]) == (3.0, 2.0, 4.0)
+        assert row["share_of_matrix"] == row["tflops"] / rate
+        assert all(0 < row[name] <= 2.0**-8 for name in ERRORS[which] if name != "err_lse")  # one rounding each
+        assert [name for name in ERRORS[which] if row[name] is None] == []
+    assert forward["err_lse"] < 2.0**-24 and forward["err_dq"] is None and backward["err_o"] is None
+
+
+@pytest.mark.parametrize("change, field", [
+    (lambda o, lse: (o * 1.02, lse), "err_o"), (lambda o, lse: (o, lse + 0.1), "err_lse"),
+    (lambda o, lse: (o * float("nan"), lse), "err_o"), (lambda o, lse: (o.transpose(1, 2), lse), "err_o")])
+def test_a_wrong_forward_is_marked_and_timed(change, field):
+    peer = Contender("wrong", lambda shape: lambda *x: change(*right(shape)(*x)), passes=("forward",))
+    wrong, fine = rows_of(peer, Contender("right", right, passes=("forward",)))
+    assert wrong["status"] == "wrong" and wrong["note"].startswith(field) and wrong["us"] == 3.0
+    assert fine["status"] == "ok"
+
+
+@pytest.mark.parametrize("change, field", [
+    (lambda dq, dk, dv: (dq * 1.02, dk, dv), "err_dq"), (lambda dq, dk, dv: (dq, dv, dv), "err_dk"),
+    (lambda dq, dk, dv: (dq, dk, dv / 2), "err_dv"), (lambda dq, dk, dv: (dq, dk[:, :1], dv), "err_dk")])
+def test_a_wrong_gradient_is_marked(change, field):
+    rows = rows_of(with_gradient(change))
+    assert [row["status"] for row in rows] == ["ok", "wrong"] and rows[1]["note"].startswith(field)
+
+
+def test_a_contender_of_the_other_mask_is_wrong():
+    rows = rows_of(Contender("full", lambda shape: right(shape._replace(causal=False))))
+    assert [row["status"] for row in rows] == ["wrong", "wrong"]
+
+
+def test_what_raises_fails_with_its_words_and_the_rest_goes_on():
+    def raising(*words):
+        raise RuntimeError("no kernel\n for this")
+
+    rows = rows_of(Contender("a", raising), Contender("b", right, gradient=raising), Contender("c", right))
+    assert [(row["implementation"], row["status"]) for row in rows] == [
+        ("a", "failed"), ("b", "ok"), ("c", "ok"), ("a", "failed"), ("b", "failed"), ("c", "ok")]
+    assert rows[0]["note"] == "raised RuntimeError: no kernel for this" and rows[0]["us"] is None
+
+
+def test_a_call_that_raises_while_it_is_timed_fails_alone():
+    calls = []
+
+    def build(shape):
+        def call(q, k, v):
+            calls.append(1)
+            if len(calls) > 2:
+                raise RuntimeError("later")
+            return right(shape)(q, k, v)
+
+        return call
+
+    rows = rows_of(Contender("later", build))
+    assert [row["status"] for row in rows] == ["failed", "ok"] and "later" in rows[0]["note"] and rows[0]["err_o"] > 0
+
+
+def test_what_cannot_run_says_why_in_each_of_its_passes():
+    rows = rows_of(Contender("absent", right, package="no_such.package"),
+                   Contender("other", right, dtypes=("float16",), passes=("forward",)))
+    assert [(row["implementation"], row["pass"], row["note"]) for row in rows] == [
+        ("absent", "forward", "no_such.package is not installed"), ("other", "forward", "takes float16"),
+        ("absent", "backward", "no_such.package is not installed")]
+    assert CONTENDERS["FlashAttention-3"].passes == ("forward",)
+
+
+def test_where_the_memory_is_too_small_for_float64_nothing_is_compared(monkeypatch):
+    def full(*args, **options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(measure, "attention_gradient", full)
+    rows = rows_of(Contender("right", right))
+    assert [row["status"] for row in rows] == ["ok", "ok"] and rows[0]["err_o"] is rows[1]["err_dq"] is None
+
+
+def test_one_that_wants_its_keys_first_gets_them_so():
+    seen = []
+
+    def build(shape):
+        return lambda *x: (seen.append(all(y.transpose(1, 2).is_contiguous() for y in x)), right(shape)(*x))[1]
+
+    rows = rows_of(Contender("first", build, keys_first=True))
+    assert all(seen) and [row["status"] for row in rows] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_torchs_own_flash_is_right_on_a_cpu(causal):
+    rows = rows_of(CONTENDERS["SDPA flash"], shape=SMALL._replace(kv_heads=4, causal=causal))
+    assert [row["status"] for row in rows] == ["ok", "ok"] and rows[0]["err_lse"] is None
+
+
+def test_errors_are_of_several_heads_and_say_whether_the_bits_are_the_same():
+    rows = measure.error_rows(LAB, SMALL, [Contender(name, right) for name in (OURS, "other")])
+    assert [row["pass"] for row in rows] == ["forward"] * 2 + ["backward"] * 2
+    assert [row["note"] for row in rows] == ["20 runs, the same bits", None] * 2
+    assert all(row["us"] is None and row["study"] == "errors" for row in rows)
+    tensors = LAB.tensors(SMALL)
+    two, = {x.shape[1] // n for x, n in zip(measure.first_heads(SMALL, *tensors, 2), (2, 1, 1, 2), strict=True)}
+    assert two == 2
+
+
+@pytest.mark.parametrize("name, status", [(OURS, "wrong"), (ATOMICS, "ok")])
+def test_other_bits_are_wrong_but_for_atomics(name, status):
+    calls = iter(range(100))
+    found = measure.repeated(lambda: (torch.tensor(float(next(calls) == 3)),), name)
+    assert found == {"status": status, "note": "1 of 20 runs give other bits"}
+    assert measure.repeated(lambda: (torch.tensor(float("nan")),), OURS, 3)["status"] == "wrong"
+
+
+class Allocator:
+    """Of torch.cuda, what is asked about memory: the peak is `taken` bytes above what was there before."""
+
+    def __init__(self, monkeypatch, taken):
+        self.peak = taken
+        for name, found in (("memory_allocated", 1000), ("max_memory_allocated", 1000 + taken), ("synchronize", None),
+                            ("empty_cache", None), ("reset_peak_memory_stats", None)):
+            monkeypatch.setattr(torch.cuda, name, lambda found=found: found)
+
+
+def test_peak_bytes_are_beside_the_tensors_themselves(monkeypatch):
+    monkeypatch.setattr(measure, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
+    own, shape = 4 * 2 * 8 * 16 * 2, Shape(1, 2, 2, 16, 8, 8, True)
+    most = most_bytes(shape, OURS)
+    peers = [Contender(OURS, right), Contender("other", right), Contender("compiles", right, compiles=True),
+             Contender("forward", right, passes=("forward",))]
+    for over, status in ((0, "ok"), (1, "wrong")):
+        Allocator(monkeypatch, own + most + over)
+        rows = measure.memory_rows(LAB, 8, peers)
+        assert [row["implementation"] for row in rows] == [OURS, "other"]
+        assert [row["peak_bytes"] for row in rows] == [most + over] * 2
+        assert [row["status"] for row in rows] == [status, "ok"] and shape_of(rows[0]) == shape
+
+
+def test_what_fails_in_memory_is_said(monkeypatch):
+    monkeypatch.setattr(measure, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
+    rows = measure.memory_rows(LAB, 8, [CONTENDERS[OURS], Contender("absent", right, package="no_such_package")])
+    assert [row["status"] for row in rows] == ["failed", "not run"] and "CUDA" in rows[0]["note"]
+
+
+def test_studies_are_made_of_the_points_asked_for():
+    shapes = [Shape(16384 // n, 16, 16, 128, n, n, c) for c in (False, True) for n in (512, 4096, 8192)]
+    kinds = {study: [(step.args[1] if study == "memory" else step.args[1].keys)
+                     for step in measure.steps_of(study, LAB, shapes, [], 16384)]
+             for study in ("errors", "memory", "speed", "sustained")}
+    assert kinds == {"errors": [2048, 2048], "memory": [2**i for i in range(10, 18)],
+                     "speed": [512, 4096, 8192] * 2, "sustained": [4096, 4096]}
+    assert measure.sustained_shapes(shapes[:1]) == shapes[:1]
+    assert [s.keys for s in measure.erring_shapes(shapes, 1000)] == [1000, 1000]
+    assert [s.batch for s in measure.erring_shapes(shapes, 16384)] == [8, 8]
+
+
+def test_calls_are_timed_in_turn_and_all_rounds_count():
+    order = []
+
+    class Clock:
+        rounds = 2
+
+        def seconds(self, call):
+            order.append(call)
+            return [len(order), 10 * len(order)]
+
+    found = measure.in_turn({"a": "a", "b": "b"}, Clock())
+    assert order == ["a", "b", "a", "b"] and (found["a"].least, found["a"].median, found["a"].most) == (1, 6.5, 30)
+
+
+def test_the_clock_pauses_and_counts_in_seconds(monkeypatch):
+    seen = []
+    monkeypatch.setattr(measure.time, "sleep", seen.append)
+    monkeypatch.setattr(measure, "do_bench", lambda call, **how: seen.append(how) or [2.0, 4.0])
+    assert measure.Clock(0.1, 8, 60, 2).seconds(None) == [0.002, 0.004]
+    assert seen == [0.1, {"warmup": 8, "rep": 60, "return_mode": "all"}]
+
+
+def test_the_matrix_rate_is_timed_as_the_rows_are(monkeypatch):
+    made = torch.randn
+    monkeypatch.setattr(ceilings.torch, "randn", lambda *a, device, **more: made(*a, **more))
+    monkeypatch.setattr(ceilings, "matmul_tflops", functools.partial(ceilings.matmul_tflops, size=64))
+    found = measure.matrix_rates("bfloat16", dict.fromkeys(("short", "sustained"), Pretended()))
+    assert found == dict.fromkeys(("short", "sustained"), 2 * 64**3 / 3e-6 / 1e12)
+
+
+def test_tasks_are_compiled_and_what_fails_stops_nothing(monkeypatch):
+    done = []
+    monkeypatch.setattr(measure, "ProcessPoolExecutor", lambda n, fresh: ThreadPoolExecutor(n))
+    monkeypatch.setattr(measure, "compile_one", lambda *task: done.append(task) if task[2] else 1 / 0)
+    tasks = [("bfloat16", SMALL, name) for name in ("a", "", "b")]
+    assert sorted(measure.compile_ahead(tasks, 2)) == sorted(tasks) and len(done) == 2
+
+
+def test_what_is_compiled_has_run_forward_and_backward(monkeypatch):
+    seen = []
+    peer = with_gradient(lambda *gradients: seen.append("backward") or gradients)
+    monkeypatch.setattr(attention_peers, "CONTENDERS", {"a": peer, "b": replace(peer, package="no_such_package")})
+    measure.compile_one("bfloat16", SMALL, "a", "cpu")
+    measure.compile_one("bfloat16", SMALL, "b", "cpu")
+    assert seen == ["backward"]
+
+
+def base_two(q, k, v, causal):
+    """Attention whose lse is in base 2, heads last."""
+    o, lse = definition(q, k, v, causal)
+    return o, (lse / 0.6931471805599453).transpose(1, 2)
+
+
+def test_a_subject_is_read_by_its_conventions_and_differentiated_by_torch():
+    declared = {"library": "torch", "log_base": 2, "lse_layout": "heads_last"}
+    rows = rows_of(subject_contender(Subject("mine", "attention", base_two, **declared)))
+    assert [row["status"] for row in rows] == ["ok", "ok"], [row["note"] for row in rows]
+    rows = rows_of(subject_contender(Subject("mine", "attention", base_two, library="torch")))
+    assert rows[0]["status"] != "ok"
+
+
+def test_a_subject_has_its_own_backward_or_none():
+    def backward(do, dlse, q, k, v, o, lse, causal):
+        assert dlse.shape == lse.shape and not dlse.any() and causal is True
+        return attention_gradient(do, dlse, q, k, v, causal=causal)
+
+    def detached(*call):
+        return tuple(x.detach() for x in definition(*call))
+
+    own = Subject("mine", "attention", detached, backward=backward, library="torch")
+    assert [row["status"] for row in rows_of(subject_contender(own))] == ["ok", "ok"]
+    rows = rows_of(subject_contender(replace(own, backward=None)))
+    assert [row["status"] for row in rows] == ["ok", "not run"] and "gradient" in rows[1]["note"]
+
+
+INTERPRETED = """
+from tests.bench.test_attention_measure import LAB
+from fdmath.bench import attention_measure as measure
+from fdmath.bench.attention import Shape
+from fdmath.bench.attention_peers import ATOMICS, CONTENDERS, OURS
+lab = measure.Lab("float16", LAB.device, LAB.rates, LAB.clocks)
+rows = measure.timed_rows(lab, Shape(1, 2, 1, 16, 24, 24, True), [CONTENDERS[OURS], CONTENDERS[ATOMICS]])
+assert [(row["pass"], row["implementation"], row["status"]) for row in rows] == [
+    ("forward", OURS, "ok"), ("backward", OURS, "ok"), ("backward", ATOMICS, "ok")], rows
+assert all(row["us"] == 3 for row in rows) and rows[0]["err_lse"] < 2**-20  # float32 statistics
+"""
+
+
+def test_ours_is_right_in_the_interpreter():
+    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=os.environ | {"TRITON_INTERPRET": "1"},
+                         capture_output=True, text=True, encoding="utf-8", check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_ours_needs_a_device_and_says_so():
+    rows = rows_of(CONTENDERS[OURS], CONTENDERS[ATOMICS])
+    assert [row["status"] for row in rows] == ["failed"] * 3 and all("CUDA" in row["note"] for row in rows)
+
+
+def test_every_budget_has_its_field():
+    for which in PASSES:
+        assert tuple(most_errors("float16", which)) == ERRORS[which]
