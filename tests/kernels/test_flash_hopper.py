@@ -1,0 +1,156 @@
+"""The Hopper kernel without a card: its functions run on NumPy in many orders, and compiled ahead of time."""
+
+import importlib.util
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.experimental.gluon import language as gl  # noqa: E402
+from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
+
+from fdmath import LSEState  # noqa: E402
+from fdmath.kernels import flash_hopper  # noqa: E402
+from fdmath.kernels.ahead import sizes  # noqa: E402
+from fdmath.kernels.flash_call import four_axes, padded_axis  # noqa: E402
+from fdmath.kernels.flash_hopper import GROUPS, HopperTile, forward_kernel, outside, refusal  # noqa: E402
+from tests.attention.calls import random_call  # noqa: E402
+from tests.kernels.ahead import CUOBJDUMP  # noqa: E402
+from tests.kernels.flash_calls import FLASH, judge_state  # noqa: E402
+from tests.kernels.gluon_on_cpu import Descriptor, Machine, Pointer, Stuck, on_cpu  # noqa: E402
+
+ROWS, BLOCK = 8, 16
+CALLS = {name: call for name, call in FLASH.items() if "several" in name or "whole" in name or "scale" in name} | {
+    "many steps": random_call(61, (2, 1), 19, 150, 16, causal=True)}
+SHARED = 227 * 1024
+"""Bytes that a program may use on a Hopper card."""
+compiled_ahead = pytest.mark.skipif(triton.knobs.runtime.interpret or not CUOBJDUMP.exists(),
+                                    reason="nothing is compiled here for NVIDIA cards")
+
+
+def run(call, dtype, seed, stages=2, kernel=forward_kernel):
+    """The state that the kernel makes of a call, program by program."""
+    machine = Machine(seed)
+    q, k, v = [four_axes(torch.from_numpy(x)).numpy().astype(np.float32) for x in (call.q, call.k, call.v)]
+    (batch, heads, queries, _), dim = q.shape, padded_axis(max(q.shape[3], v.shape[3]))
+    o, lse = np.full((*q.shape[:3], v.shape[3]), np.nan, np.float32), np.full(q.shape[:3], np.nan, np.float32)
+    causal = call.causal and queries > 1
+    tail = causal or k.shape[2] % BLOCK > 0 or call.factor() <= 0
+    descriptors = [Descriptor(x, rows, dim, dtype) for x, rows in ((q, ROWS), (k, BLOCK), (v, BLOCK), (o, ROWS))]
+    function = on_cpu(kernel, machine)
+    for machine.program in range(-(-queries // (GROUPS.value * ROWS)) * heads * batch):
+        function(*descriptors, Pointer(lse.reshape(-1)), np.float32(call.factor() * math.log2(math.e)), heads,
+                 heads // k.shape[1], causal, tail, ROWS, BLOCK, dim, stages)
+    return LSEState(torch.from_numpy(o.reshape(*call.q.shape[:-1], -1)),
+                    torch.from_numpy(lse.reshape(call.q.shape[:-1])))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("name", CALLS)
+def test_any_order_of_events_gives_a_state_within_its_budget(name, stages):
+    for seed in range(3):
+        judge_state(CALLS[name], "bfloat16", run(CALLS[name], "bfloat16", seed, stages), BLOCK)
+
+
+BROKEN = {
+    "freed before the products are done": (
+        "        acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n        mbarrier.arrive(free.index(stage))\n",
+        "        mbarrier.arrive(free.index(stage))\n        acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n"),
+    "the scores are not waited for": ("warpgroup_mma_wait(1, deps=[s])", "warpgroup_mma_wait(2, deps=[s])"),
+    "the next keys are not waited for": ("parity_following, step + 1 < steps)", "parity_following, False)"),
+    "the values are not waited for": ("(v_ready.index(before), parity_before)",
+                                      "(v_ready.index(before), parity_before, False)"),
+    "the last values are not waited for": ("(v_ready.index(stage), parity)", "(v_ready.index(stage), parity, False)"),
+    "the queries are not waited for": ("mbarrier.wait(q_ready, 0)", "mbarrier.wait(q_ready, 1)"),
+    "freed by one group alone": ("count=GROUPS", "count=1"),
+    "filled when it is not free": ("free.index(stage), parity ^ 1)", "free.index(stage), parity ^ 1, False)"),
+    "the parity of the fills": ("free.index(stage), parity ^ 1)", "free.index(stage), parity)"),
+    "the values' parity": ("before), parity_before)", "before), parity)"),
+    "the last values are not loaded": ("in range(steps + 1)", "in range(steps)"),
+    "the level of the sums": ("acc *= gl", "acc = acc + 0 * gl"),
+    "the other heads' keys": ("head // GROUP", "head % GROUP"),
+    "a block of one group": ("first_row += GROUP * ROWS", "first_row += 0"),
+    "the masked steps begin late": ("free, full, steps, steps,", "free, full + 1, steps, steps,"),
+    "the first step is not masked": ("keys, offset, scale, TAIL, CAUSAL)", "keys, offset, scale, False, CAUSAL)"),
+    "rows without keys": ("gl.where(l == 0, 0.0, gl.div_rn(1.0, l))", "gl.div_rn(1.0, l)"),
+}
+"""Changes to the kernel's text, each of which must show in some order of events."""
+
+
+def changed(old, new, folder):
+    """The kernel after a change to the text of its module."""
+    text = Path(flash_hopper.__file__).read_text(encoding="utf-8")
+    assert old in text
+    path = folder / "changed.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("changed", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.forward_kernel
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_schedule_is_seen(name, tmp_path):
+    kernel = changed(*BROKEN[name], tmp_path)
+    for seed in range(5):
+        for call in (CALLS["many steps"], *(CALLS[f"several blocks, causal, {x}"] for x in ("3 heads a KV head",
+                                                                                           "empty rows"))):
+            try:
+                judge_state(call, "bfloat16", run(call, "bfloat16", seed, kernel=kernel), BLOCK)
+            except (AssertionError, IndexError, Stuck):
+                return
+    pytest.fail("nothing was seen")
+
+
+def compiled(dim, causal, tail, dtype="bf16", tile=HopperTile()):  # noqa: B008  (a tuple)
+    """The kernel compiled ahead of time."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+    kinds = {name: f"tensordesc<{dtype}[1, 1, {rows}, {dim}],{layout!r}>"
+             for name, rows in zip("qokv", (flash_hopper.ROWS,) * 2 + (tile.block_n,) * 2, strict=True)}
+    kinds |= {"lse": "*fp32", "scale": "fp32", "heads": "i32"}
+    constants = {"GROUP": 4, "CAUSAL": causal, "TAIL": tail, "ROWS": flash_hopper.ROWS, "BLOCK": tile.block_n,
+                 "DIM": dim, "STAGES": tile.stages}
+    names = forward_kernel.arg_names
+    source = GluonASTSource(forward_kernel, {name: kinds.get(name, "constexpr") for name in names},
+                            {(names.index(name),): value for name, value in constants.items()},
+                            {(names.index("lse"),): [["tt.divisibility", 16]]})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+
+@compiled_ahead
+@pytest.mark.parametrize(("causal", "tail"), [(False, False), (True, True)])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_it_fits_spills_nothing_and_takes_exponentials_while_it_multiplies(dim, causal, tail, tmp_path):
+    binary = compiled(dim, causal, tail)
+    needs = sizes(binary)
+    assert needs.spills == 0 and needs.shared <= SHARED and not needs.serialised
+    cubin = tmp_path / "kernel.cubin"
+    cubin.write_bytes(binary.asm["cubin"])
+    printed = subprocess.run([CUOBJDUMP, "--dump-sass", cubin], check=True, capture_output=True, encoding="utf-8")
+    waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x", printed.stdout)[1:]
+    overlapped = [wait for wait in waits if wait.startswith("1")]  # one product is still under way
+    assert len(overlapped) == GROUPS.value * (1 + tail)  # each loop of each group
+    assert all(wait.count("MUFU.EX2") >= HopperTile().block_n // 2 for wait in overlapped)  # 64 x 128 of 128 threads
+
+
+@compiled_ahead
+def test_three_stages_fit_too():
+    assert sizes(compiled(128, True, True, "fp16", HopperTile(128, 3))).shared <= SHARED
+
+
+def test_what_it_does_not_take_is_said():
+    q = torch.zeros(2, 3, 64, dtype=torch.float16)
+    assert refusal(q, q, q, mask=q) == "its kernel takes no mask" and "CUDA" in refusal(q, q, q)
+    assert outside(torch.float16, 64, 40, (9, 0)) is None and outside(torch.bfloat16, 80, 128, (9, 0)) is None
+    assert "capability 9; got 8.0" in outside(torch.float16, 64, 64, (8, 0))
+    assert "got torch.float32" in outside(torch.float32, 64, 64, (9, 0))
+    for dims in ((64, 128), (32, 32), (256, 256)):
+        assert "got {} and {}".format(*dims) in outside(torch.float16, *dims, (9, 0))
