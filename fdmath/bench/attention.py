@@ -33,8 +33,8 @@ FIELDS = (
 STUDIES = {
     "errors": "what each errs at 2048 tokens, and whether it gives the same bits again",
     "memory": "peak memory against the number of tokens",
-    "speed": "short bursts after a pause, as a call among others sees the chip",
     "sustained": "without pauses, as training sees the chip: what it draws then lowers its clock",
+    "speed": "short bursts after a pause, as a call among others sees the chip",
 }
 """What there is to measure, in the order in which it is."""
 
@@ -90,6 +90,7 @@ class Shape(NamedTuple):
 def points(dims, masks, lengths, tokens=TOKENS, hidden=HIDDEN):
     """The list of Shapes of all dims, masks (of MASKS) and lengths, with as many heads and sequences as fit.
 
+    All of a length follow each other, so that what is wanted most can be asked for first.
     Raises ValueError, by the option's name, for a dim that does not divide `hidden` and a length beyond `tokens`.
     """
     for dim in dims:
@@ -99,7 +100,7 @@ def points(dims, masks, lengths, tokens=TOKENS, hidden=HIDDEN):
         if length > tokens:
             raise ValueError(f"--lengths must be at most --tokens, {tokens}; got {length}")
     return [Shape(tokens // length, hidden // dim, hidden // dim, dim, length, length, MASKS[mask])
-            for dim in dims for mask in masks for length in lengths]
+            for length in lengths for dim in dims for mask in masks]
 
 
 def row_of(study, which, shape, dtype, implementation, rate=None, **found):

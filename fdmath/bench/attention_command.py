@@ -1,10 +1,12 @@
 """`fdmath bench attention`: whole sequences forward and backward on a CUDA device, beside peers and the matrix rate.
 
-The order is ceilings, errors, memory, speed, sustained load; what is there is written after each shape.
+The order is ceilings, errors, memory, sustained load, speed; what is there is written after each shape.
 """
 
 import argparse
 import os
+
+import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.bench.attention import (
@@ -160,10 +162,18 @@ def _block(rows, which, mine):
     head = f"{rows[0]['dtype']} {rows[0]['study']} {which}, TFLOP/s"
     lines = [head, f"{'':<22}{heads}{'of matrix':>10}{'price':>7}  {'best peer':<17}{'ours/it':>7} {'':<7}"
              + "".join(f"{name.replace('_', ' '):>9}" for name in ERRORS[which])]
-    for shape in dict.fromkeys(map(shape_of, rows)):
+    for shape in sorted(set(map(shape_of, rows)), key=lambda s: (-s.dim, s.causal, s.keys)):
         here = [row for row in rows if shape_of(row) == shape]
         lines.append(_line(shape, here, names, price.get(shape), mine))
-    return lines
+    return [*lines, *_beside(rows, names, mine)]
+
+
+def _beside(rows, names, mine):
+    """One line: how many times as fast ours is as each peer that is right, least and most of all points."""
+    right = select(rows, status="ok")
+    times = {name: ratios(right, "us", name, OURS).values() for name in names if name not in mine}
+    said = [f"{_head(name)} {min(found):.2f} to {max(found):.2f}" for name, found in times.items() if found]
+    return [f"times as fast as: {', '.join(said)}"] if said else []
 
 
 def _line(shape, rows, names, price, mine):
@@ -197,7 +207,7 @@ def error_table(rows, mine=(OURS, ATOMICS)):
         lines.append(f"{shape.point:<22}{name[-17:]:<18}"
                      + "".join(_number(found.get(field), 10, ".2e") for field in fields) + f"  {'; '.join(said)}")
     beside = [ratio for field in fields for ratio in ratios(rows, field, OURS, PEERS["flash"]).values()]
-    worst = [f"the most that ours errs / SDPA flash: {max(beside):.3f}"] if beside else []
+    worst = [f"the most that ours errs / SDPA flash: {np.max(beside):.3f}"] if beside else []  # NaN stays NaN
     return "\n".join([*lines, *_trouble(rows), *worst])
 
 

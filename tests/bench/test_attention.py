@@ -13,6 +13,7 @@ def test_points_hold_tokens_and_numbers_a_token():
     assert len(set(shapes)) == 24 and attention.LENGTHS == (512, 1024, 2048, 4096, 8192, 16384)
     assert {(s.batch * s.keys, s.q_heads * s.dim, s.queries - s.keys, s.group) for s in shapes} == {(16384, 2048, 0, 1)}
     assert [s.causal for s in attention.points((64,), ("causal", "full"), (512,))] == [True, False]
+    assert [s.keys for s in shapes[:5]] == [512] * 4 + [1024]
     assert attention.points((128,), ("full",), (100,), 250, 256) == [Shape(2, 2, 2, 128, 100, 100, False)]
 
 

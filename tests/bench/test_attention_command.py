@@ -209,8 +209,24 @@ def test_a_line_has_the_share_the_price_and_the_verdict():
     assert lines[3].split() == ["d", "128", "full", "S", "4096", f"{rate:.0f}", f"{rows[1]['tflops']:.0f}",
                                 f"{rate / 2:.0f}", "-", f"{rate / 700:.0%}", "1.25", "SDPA", "flash", "2.00", "ahead",
                                 "1.0e-03", "-", "-"]
-    assert lines[4] == "FlashAttention-4, backward: not run: absent (d 128 full   S 4096)"
+    assert lines[4] == "times as fast as: flash 2.00 to 2.00"
+    assert lines[5] == "FlashAttention-4, backward: not run: absent (d 128 full   S 4096)"
 
 
 def test_tables_of_nothing_are_texts():
     assert all(isinstance(table([]), str) for table in attention_command.TABLES.values())
+
+
+def test_a_number_that_is_none_is_not_hidden_behind_the_others():
+    errors = {OURS: (float("nan"), 1e-3), "SDPA flash": (1e-3, 1e-3)}
+    rows = [row_of("errors", "forward", Shape(), "bfloat16", name, err_o=o, err_lse=lse)
+            for name, (o, lse) in errors.items()]
+    assert attention_command.error_table(rows).endswith("SDPA flash: nan")
+
+
+def test_points_stand_in_order_whatever_was_measured_first():
+    rows = [row_of("speed", "forward", Shape(dim=dim, keys=keys), "bfloat16", OURS, 700.0, us=1.0)
+            for dim, keys in ((64, 512), (128, 1024), (128, 512))]
+    lines = attention_command.speed_table(rows).splitlines()[3:6]
+    assert [line.split()[:5:2] for line in lines] == [["d", "full", "512"], ["d", "full", "1024"], ["d", "full", "512"]]
+    assert [line.split()[1] for line in lines] == ["128", "128", "64"]
