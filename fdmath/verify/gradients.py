@@ -20,7 +20,7 @@ from fdmath.verify.subject import SubjectError
 def available(subject):
     """Whether the subject can be differentiated here, in float64 throughout, and the derivative certified."""
     ways = subject.backward is not None or (subject.library == "torch" and not subject.in_place)
-    return ways and reference.oracle is not None and "float64" in subject.dtypes and subject.p_dtype is None
+    return ways and reference.oracle is not None and "float64" in subject.dtypes and not subject.p_format("float64")
 
 
 def finding(subject, case):

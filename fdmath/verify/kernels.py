@@ -54,8 +54,8 @@ def kernel_subjects():
         decoding("split-KV kernel, causal", "attention", causal_in_two, "empty", "causality"),
         Subject("merge kernel", "merge_many", on_device(merge_states), library="torch", dtypes=("float32",),
                 claims=("left identity", "right identity", "empty", "T3")),
-        Subject("FlashAttention-2 kernels, float16", "attention", on_device(flash), on_device(flash_gradients),
-                library="torch", dtypes=("float16",), p_dtype="float16",
+        Subject("FlashAttention-2 kernels", "attention", on_device(flash), on_device(flash_gradients),
+                library="torch", dtypes=FORMATS, p_dtype="inputs",
                 claims=("empty", "causality", "gradient causality"), false=("gradient of nothing",)),
     ]
 
