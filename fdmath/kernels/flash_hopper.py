@@ -181,8 +181,8 @@ def compute(
     mbarrier.wait(v_ready.index(stage), parity)
     acc = warpgroup_mma(p, tile(v_rows, stage), acc)
 
-    inverse = gl.where(l == 0, 0.0, gl.div_rn(1.0, l))  # a row without keys: whatever acc holds, o = 0
-    result = acc * gl.convert_layout(inverse, gl.SliceLayout(1, acc_layout))[:, None]
+    total = gl.convert_layout(l, gl.SliceLayout(1, acc_layout))[:, None]
+    result = gl.where(total == 0, 0.0, acc * gl.div_rn(1.0, total))  # selected: beside no weight acc may hold NaN
     q_tile.store(result.to(q_rows.dtype))  # the group's queries have been read by all its warps before the last arrival
     fence_async_shared()
     tma.async_copy_shared_to_global(o, [batch, head, first_row, 0], q_rows.index(GROUP))

@@ -59,6 +59,14 @@ def test_any_order_of_events_gives_a_state_within_its_budget(name, stages):
         judge_state(CALLS[name], "bfloat16", run(CALLS[name], "bfloat16", seed, stages), BLOCK)
 
 
+def test_rows_without_keys_are_nothing_whatever_the_values_hold():
+    call = random_call(62, (1, 1), 45, 19, 16, causal=True)
+    call.v[..., 0, :] = np.nan
+    o, lse = run(call, "float16", 0)
+    assert (o[..., :26, :] == 0).all() and (lse[..., :26] == -math.inf).all()
+    assert o[..., 26:, :].isnan().all() and lse[..., 26:].isfinite().all()
+
+
 BROKEN = {
     "freed before the products are done": (
         "        acc, p = warpgroup_mma_wait(0, deps=[acc, p])\n        mbarrier.arrive(free.index(stage))\n",
@@ -79,7 +87,7 @@ BROKEN = {
     "a block of one group": ("first_row += GROUP * ROWS", "first_row += 0"),
     "the masked steps begin late": ("free, full, steps, steps,", "free, full + 1, steps, steps,"),
     "the first step is not masked": ("keys, offset, scale, TAIL, CAUSAL)", "keys, offset, scale, False, CAUSAL)"),
-    "rows without keys": ("gl.where(l == 0, 0.0, gl.div_rn(1.0, l))", "gl.div_rn(1.0, l)"),
+    "rows without keys": ("gl.where(total == 0, 0.0, acc * gl.div_rn(1.0, total))", "acc * gl.div_rn(1.0, total)"),
 }
 """Changes to the kernel's text, each of which must show in some order of events."""
 
