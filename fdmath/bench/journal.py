@@ -4,6 +4,7 @@ The algorithms of `fdmath.attention.flash` and `flash1` do everything through a 
 """
 
 import inspect
+import itertools
 import sys
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -22,23 +23,35 @@ class Journal(Machine):
     """A Machine that writes down which line of source asked for what, and which block of scores came when.
 
     lines: (file, line number) → Counter of what it asked for: "exponentials", … , "read q", "written o", …
-    visits: the blocks in the order in which their scores were computed, as (first query, first key).
+    visits: the blocks in the order in which their scores were computed, as (first query, first key). ties: for each of
+    them a set of what binds it to others: the one load of its queries, that of its keys, and each piece of a tensor in
+    HBM that it stored, or read after another block had stored it.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.lines, self.visits = defaultdict(Counter), []
-        self._at, self._moved = {}, False
+        self.lines, self.visits, self.ties = defaultdict(Counter), [], []
+        self._at, self._moved, self._loads = {}, False, itertools.count()
+        self._stored, self._read = set(), set()
 
     def load(self, name, span):
         if name in ("q", "k"):
-            self._at[name], self._moved = span.start, True
+            self._at[name], self._moved = (span.start, next(self._loads)), True
+        self._read |= {(name, span.start)} & self._stored
         return self._noted(super().load, name, span)
+
+    def store(self, name, span, rows):
+        if self.visits:
+            self._stored.add((name, span.start))
+            self.ties[-1].add((name, span.start))
+        return self._noted(super().store, name, span, rows)
 
     def matmul(self, a, b):
         if self._moved and len(self._at) == 2:  # the first product after a new block of queries or keys: its scores
-            self.visits.append((self._at["q"], self._at["k"]))
-            self._moved = False
+            (i, load_q), (j, load_k) = self._at["q"], self._at["k"]
+            self.visits.append((i, j))
+            self.ties.append({("load", load_q), ("load", load_k)} | self._read)
+            self._moved, self._read = False, set()
         return self._noted(super().matmul, a, b)
 
     def _noted(self, method, *arguments):
@@ -57,7 +70,7 @@ def _noting(name):
     return method
 
 
-for _name in ("store", "add", "exp", "log", "multiply", "divide"):
+for _name in ("add", "exp", "log", "multiply", "divide"):
     setattr(Journal, _name, _noting(_name))
 
 
@@ -90,6 +103,32 @@ def order_of_visits(journal):
     for turn, (i, j) in enumerate(journal.visits, 1):
         table[rows.index(i), columns.index(j)] = turn
     return table
+
+
+def owners(journal):
+    """The table (row blocks, column blocks) of the worker, from 0, who computes a block; −1 where nobody did.
+
+    Two blocks are one worker's if they share a load, since what was loaded once stays on its chip, or if one reads or
+    stores in HBM what the other has stored. Additions to HBM are atomic and bind nobody. Numbered as they begin.
+    """
+    workers = []
+    for turn, ties in enumerate(journal.ties, 1):
+        bound = [worker for worker in workers if worker[1] & ties]
+        free = [worker for worker in workers if not worker[1] & ties]
+        workers = [*free, ({turn}.union(*(turns for turns, _ in bound)), ties.union(*(tied for _, tied in bound)))]
+    table = order_of_visits(journal)
+    owner = np.full_like(table, -1)
+    for number, (turns, _) in enumerate(sorted(workers, key=lambda worker: min(worker[0]))):
+        owner[np.isin(table, list(turns))] = number
+    return owner
+
+
+def own_turns(turns, owner):
+    """The table of turns counted anew for each owner, from 1; 0 where there is no owner."""
+    own = np.zeros_like(turns)
+    for number in range(owner.max() + 1):
+        own[owner == number] = 1 + np.argsort(np.argsort(turns[owner == number]))
+    return own
 
 
 class Step(NamedTuple):

@@ -43,6 +43,46 @@ def test_the_backward_is_seen_column_by_column_and_what_is_skipped_is_not():
     assert journal.order_of_visits(seen).tolist() == [[1, 0], [2, 3]]
 
 
+def workers_of(algorithm, *arrays, **options):
+    return journal.owners(journal.journal_of(algorithm, *arrays, block_m=2, block_n=2, **options)).tolist()
+
+
+def test_workers_are_those_who_share_a_load_or_read_what_another_has_stored():
+    q, k, v = call(queries=4, width=3)
+    gradient = (*flash_attention(q, k, v), q, k, v, *flash_attention(q, k, v))
+    assert workers_of(flash_attention, q, k, v) == [[0, 0, 0], [1, 1, 1]]
+    assert workers_of(flash1.flash_attention_1, q, k, v) == [[0, 0, 0], [0, 0, 0]]
+    assert workers_of(flash_attention_backward, *gradient) == [[0, 1, 2], [0, 1, 2]]
+    assert workers_of(flash_attention_backward, *gradient, by="rows") == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_workers_are_numbered_as_they_begin_and_nobody_computes_what_is_skipped():
+    q, k, v = call(queries=4, keys=4, width=3)
+    gradient = (*flash_attention(q, k, v, causal=True), q, k, v, *flash_attention(q, k, v, causal=True))
+    assert workers_of(flash_attention, q, k, v, causal=True) == [[0, -1], [1, 1]]
+    assert workers_of(flash_attention_backward, *gradient, causal=True, order=[1, 0]) == [[1, -1], [1, 0]]
+
+
+def test_a_block_that_reads_what_another_stored_is_the_same_worker_s():
+    class Tensors(journal.Journal):
+        def __init__(self, *reads):
+            super().__init__(np, 1, "float64")
+            self.tensors = {name: np.ones((4, 1)) for name in "qko"}
+            for turn, read in enumerate(reads):
+                q, k = (self.load(name, slice(turn, turn + 1)) for name in "qk")
+                self.load("o", slice(read, read + 1))
+                self.store("o", slice(turn, turn + 1), self.matmul(q, k))
+
+    assert sorted(journal.owners(Tensors(3, 3, 3)).diagonal()) == [0, 1, 2]
+    assert journal.owners(Tensors(3, 0, 3)).diagonal().tolist() == [0, 0, 1]
+    assert journal.owners(Tensors(3, 3, 0)).diagonal().tolist() == [0, 1, 0]
+
+
+def test_turns_are_counted_anew_for_each_owner():
+    turns, owner = np.array([[1, 5, 0], [4, 2, 3]]), np.array([[0, 0, -1], [0, 1, 1]])
+    assert journal.own_turns(turns, owner).tolist() == [[1, 3, 0], [2, 1, 2]]
+
+
 def test_the_algorithm_is_itself_again_afterwards():
     journal.journal_of(flash_attention, *call())
     assert flash.Machine is not journal.Journal
