@@ -345,3 +345,19 @@ def bar_plot(names, series, *, xlabel, ylabel, title):
     axes.set_xticks(range(len(names)), names)
     figure.legend(loc="outside lower center", ncols=len(series))
     return figure
+
+
+@style()
+def foretold_plot(x, series, *, xlabel, ylabel, title, base=2):
+    """A figure of measured values and of what a model foretells of them, on two logarithmic axes.
+
+    x: (n,); series: name → (measured, foretold), each (n,). Measured values have a colour, a marker and a line style;
+    what is foretold is a thin dotted line of the same colour.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel, yscale="log")
+    axes.set_xscale("log", base=base)
+    for look, (name, (measured, foretold)) in zip(STYLE["axes.prop_cycle"], series.items(), strict=False):
+        axes.plot(x, measured, **look, label=name)
+        axes.plot(x, foretold, **(look | _BOUND), label=f"{name}, foretold")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure

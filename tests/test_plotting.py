@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fdmath import plotting
-from fdmath.plotting import MOST_SERIES, balance_plot, claim, error_plot, new_figure, show, style
+from fdmath.plotting import MOST_SERIES, balance_plot, claim, error_plot, foretold_plot, new_figure, show, style
 
 ALT = "The line rises from 1 to 2."
 
@@ -191,3 +191,13 @@ def test_the_bar_plot_puts_the_series_side_by_side(shown):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_what_a_model_foretells_has_the_colour_of_what_was_measured():
+    series = {"a": ([4, 2], [5, 2]), "b": ([3, 3], [3, 4])}
+    axes, = foretold_plot([1, 2], series, xlabel="parts", ylabel="µs", title="times").axes
+    measured, foretold = axes.lines[::2], axes.lines[1::2]
+    assert [line.get_color() for line in measured] == [line.get_color() for line in foretold]
+    assert measured[0].get_color() != measured[1].get_color()
+    assert {line.get_linestyle() for line in foretold} == {":"} and axes.get_xscale() == axes.get_yscale() == "log"
+    assert [list(line.get_ydata()) for line in axes.lines] == [[4, 2], [5, 2], [3, 3], [3, 4]]
