@@ -142,9 +142,9 @@ def result_shapes(shape):
 
 
 def laid_out(peer, tensors):
-    """q, k and v as the peer wants them in memory, each a leaf that a gradient is wanted of; and do."""
+    """q, k, v and do as the peer wants them in memory, of the first three a gradient where it is asked for one."""
     *qkv, do = ([x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors] if peer.keys_first else tensors)
-    return *(x.detach().requires_grad_() for x in qkv), do
+    return *(x.detach().requires_grad_("backward" in peer.passes) for x in qkv), do
 
 
 def calls_of(peer, shape, q, k, v, do):

@@ -148,6 +148,12 @@ def test_one_that_wants_its_keys_first_gets_them_so():
     assert all(seen) and [row["status"] for row in rows] == ["ok", "ok"]
 
 
+@pytest.mark.parametrize("passes", [PASSES, ("forward",)])
+def test_a_gradient_is_followed_only_where_one_is_asked_for(passes):
+    q, k, v, do = measure.laid_out(Contender("a", right, passes=passes), LAB.tensors(SMALL))
+    assert {x.requires_grad for x in (q, k, v)} == {len(passes) == 2} and not do.requires_grad
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_torchs_own_flash_is_right_on_a_cpu(causal):
     rows = rows_of(CONTENDERS["SDPA flash"], shape=SMALL._replace(kv_heads=4, causal=causal))
