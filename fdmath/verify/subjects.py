@@ -1,4 +1,4 @@
-"""fdmath's own subjects: ⊕ in three spellings, the flat merge, blocks, attention and split-KV, on both libraries."""
+"""fdmath's own subjects: ⊕ in three spellings, the flat merge, blocks, attention in all its ways, on both libraries."""
 
 import importlib.util
 
@@ -44,7 +44,10 @@ def defined(q, k, v, causal=False):
 def decode(**options):
     """split_kv_attention as a subject of the role decode: lengths become a mask."""
     def fn(q, k, v, seq_lens, num_splits):
-        return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=_in_use(k, seq_lens), **options))
+        xp = backends.array_namespace(q=q)
+        slots = xp.arange(k.shape[-2])
+        mask = slots[None, None, None, :] < seq_lens[:, None, None, None]
+        return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=mask, **options))
 
     return fn
 
@@ -54,43 +57,31 @@ def split_by_tiles(q, k, v, causal):
     return tuple(split_kv_attention(q, k, v, tile=2, causal=causal))
 
 
-def flash(by):
-    """(fn, backward) of flash_attention as a subject of the role attention: tiles wider than high, or higher than wide.
+def flash(by, top_left=False):
+    """(fn, backward) of flash_attention as a subject of the role attention.
 
-    by: the workers of the backward pass, "columns" for the wide tiles (2 × a third of the keys, but 3 at least), "rows"
-    for the high ones (3 × a ninth of the keys, but 2 at least).
+    by: the workers of the backward pass; "columns" have tiles wider than high (2 × a third of the keys, 3 at least),
+    "rows" higher than wide (3 × a ninth of the keys, 2 at least). top_left: causal means a mask so aligned, under which
+    keys beyond the last query are seen by none.
     """
-    def tiles(k):
+    def options(q, k, causal):
         block_m, block_n = (2, max(3, k.shape[-2] // 3)) if by == "columns" else (3, max(2, k.shape[-2] // 9))
-        return {"block_m": block_m, "block_n": block_n}
+        hidden = {"mask": _top_left(q, k)} if causal and top_left else {"causal": causal}
+        return {"block_m": block_m, "block_n": block_n, **hidden}
 
     def fn(q, k, v, causal):
-        return tuple(flash_attention(q, k, v, causal=causal, **tiles(k)))
+        return tuple(flash_attention(q, k, v, **options(q, k, causal)))
 
     def backward(do, dlse, q, k, v, o, lse, causal):
-        return flash_attention_backward(do, dlse, q, k, v, o, lse, causal=causal, by=by, **tiles(k))
+        return flash_attention_backward(do, dlse, q, k, v, o, lse, by=by, **options(q, k, causal))
 
     return fn, backward
 
 
-def flash_by_lengths(q, k, v, seq_lens, num_splits):
-    """flash_attention as a subject of the role decode: lengths become a mask."""
-    return tuple(flash_attention(q, k, v, block_n=_block(k), mask=_in_use(k, seq_lens)))
-
-
-def flash_backward_by_lengths(do, dlse, q, k, v, o, lse, seq_lens, num_splits):
-    """The gradients of `flash_by_lengths`."""
-    return flash_attention_backward(do, dlse, q, k, v, o, lse, block_n=_block(k), mask=_in_use(k, seq_lens))
-
-
-def _block(k):
-    return max(2, k.shape[-2] // 3)
-
-
-def _in_use(k, seq_lens):
-    """The mask (B, 1, 1, N) of the slots before each length."""
-    slots = backends.array_namespace(k=k).arange(k.shape[-2])
-    return slots[None, None, None, :] < seq_lens[:, None, None, None]
+def _top_left(q, k):
+    """The mask (Nq, N) in which query i sees the keys j ≤ i."""
+    xp = backends.array_namespace(q=q)
+    return xp.arange(q.shape[-2])[:, None] >= xp.arange(k.shape[-2])[None, :]
 
 
 def own_subjects(libraries=None):
@@ -116,8 +107,8 @@ def kernels_run():
 
 
 def _subjects(library):
-    def make(name, role, fn, **declared):
-        return Subject(f"{name}, {library}", role, fn, library=library, **declared)
+    def make(name, role, fn, backward=None, **declared):
+        return Subject(f"{name}, {library}", role, fn, backward, library, **declared)
 
     poisoned = {"dtypes": ALL_DTYPES, "claims": ("empty", "poison", "causality", "T3")}
     subjects = []
@@ -136,14 +127,14 @@ def _subjects(library):
     wide = {**poisoned, "claims": poisoned["claims"][:-1]}  # no flat form: judged with T4
     subjects.append(make("split-KV m/l/acc, streams", "decode", decode(kind=AccState, order=streams(5, then=tree)),
                          **wide))
-    flashing = {**wide, "claims": (*wide["claims"], "gradient causality", "gradient of nothing", "gradient poison")}
+    flashing = {"dtypes": ALL_DTYPES, "claims": ("empty", "causality", "gradient causality", "gradient of nothing")}
     for by in ("columns", "rows") if library == "numpy" else ("columns",):  # the same code, and twice the time
-        fn, backward = flash(by)
-        subjects.append(make(f"flash_attention by {by}", "attention", fn, backward=backward, **flashing))
-    subjects.append(make("flash_attention by lengths", "decode", flash_by_lengths,
-                         backward=flash_backward_by_lengths, **flashing))
+        subjects.append(make(f"flash_attention by {by}", "attention", *flash(by), **flashing))
+    flashing["claims"] += ("gradient poison",)
+    subjects.append(make("flash_attention, top-left", "attention", *flash("columns", top_left=True), causal="top_left",
+                         **flashing))
     return subjects
 
 
-__all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "all_subjects", "at_once", "block", "decode", "defined",
-           "flash", "flash_backward_by_lengths", "flash_by_lengths", "own_subjects", "pairwise", "split_by_tiles"]
+__all__ = ["ALL_DTYPES", "EXACT", "SPELLINGS", "all_subjects", "at_once", "block", "decode", "defined", "flash",
+           "own_subjects", "pairwise", "split_by_tiles"]
