@@ -4,6 +4,7 @@ A random functional Σ go·o + Σ gl·lse is differentiated by the subject (auto
 gradient is paired with a direction, and compared with the same functional of the certified (do, dlse).
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +58,7 @@ def _merge_gradient(subject, os, lses, go, gl):
 
     def states():
         for o, lse in zip(*leaves, strict=True):
-            kind = subject.kind
+            kind, lse = subject.kind, lse / math.log(2) if subject.log_base == 2 else lse
             yield (o, lse) if kind is LSEState else (lse, torch.where(lse == -np.inf, 0.0, 1.0).double(), o)
 
     parts = list(states())
@@ -123,6 +124,8 @@ def _autograd(torch, subject, result, leaves, go, gl):
             lse = torch.where(l == 0, -np.inf, m + torch.log(divisor))
             arrays = [o, lse]
         o, lse = arrays
+        lse = lse.mT if subject.lse_layout == "heads_last" and lse.ndim > 2 else lse
+        lse = lse * math.log(2) if subject.log_base == 2 else lse
         seen = torch.where(torch.isinf(lse), 0.0, lse)
         total = (torch.tensor(go) * o).sum() + (torch.tensor(gl) * seen).sum()
         grads = torch.autograd.grad(total, leaves, allow_unused=True)

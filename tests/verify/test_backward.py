@@ -8,7 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from fdmath.algebra.merge import merge
+from fdmath.algebra.state import LSEState
 from fdmath.attention.gradient_budget import gradient_budget
+from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Subject, verify
 from fdmath.verify import backward as backward_module
 from fdmath.verify.backward import BackwardCase, compare
@@ -187,3 +190,36 @@ def test_no_nan_is_within_any_bound():
         found = compare([np.array(got)], [np.array(want)], [np.full(2, bound)], ["dv"])
         assert found.verdict == "fail" and not found.bitwise and found.detail.startswith("dv[1]")
     assert compare([x], [np.array([1.0, 3.0])], [np.ones(2)], ["dv"]).verdict == "pass"
+
+
+def in_torch(fn):
+    """fn of NumPy's attention signature by fdmath's own attention, on torch: (o, lse) changed by fn."""
+    return lambda q, k, v, causal: fn(*attention(q, k, v, causal=causal))
+
+
+AUTOGRAD = {
+    "base 2": {"fn": in_torch(lambda o, lse: (o, lse / LN2)), "log_base": 2},
+    "heads last": {"fn": in_torch(lambda o, lse: (o, lse.mT)), "lse_layout": "heads_last"},
+}
+
+
+@pytest.mark.parametrize("declared", AUTOGRAD.values(), ids=AUTOGRAD)
+def test_declared_conventions_hold_by_autograd_too(declared):
+    pytest.importorskip("torch")
+    pytest.importorskip("flint")
+    report = verify(Subject("s", "attention", library="torch", **declared), ["gradient"], cases=15)
+    assert report.exit_code == 0, report.failures()
+
+
+def test_a_merge_in_base_two_is_differentiated_in_base_two():
+    pytest.importorskip("torch")
+    pytest.importorskip("flint")
+
+    def fn(o1, lse1, o2, lse2, factor=1.0):
+        o, lse = merge(LSEState(o1, lse1 * LN2), LSEState(o2, lse2 * LN2))
+        return o, factor * lse / LN2
+
+    subject = Subject("s", "merge", fn, library="torch", log_base=2)
+    assert verify(subject, ["gradient"], cases=15).exit_code == 0
+    doubled = replace(subject, fn=lambda *args: fn(*args, factor=2.0))
+    assert verify(doubled, ["gradient"], cases=15).exit_code == 1
