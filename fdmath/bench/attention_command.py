@@ -35,9 +35,10 @@ PEERS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "flex": "FlexAttention", 
 HEADS = {OURS: "fdmath", ATOMICS: "atomics"} | {name: word for word, name in PEERS.items()}
 MEASURED = (
     *(f"kernels/{name}.py" for name in ("checks", "flash", "flash_backward", "flash_call", "flash_tiles", "merge")),
-    *(f"bench/{name}.py" for name in ("attention", "attention_measure", "attention_peers", "ceilings", "peers")),
+    *(f"bench/attention{name}.py" for name in ("", "_measure", "_peers", "_studies")),
+    *(f"bench/{name}.py" for name in ("ceilings", "peers")),
 )  # fmt: skip
-LAB = "fdmath.bench.attention_measure:"
+LAB, STEPS = "fdmath.bench.attention_measure:", "fdmath.bench.attention_studies:"
 MIB = 2**20
 
 
@@ -113,7 +114,7 @@ class _Run(Run):
 
         The kernels of ours are the same at every length.
         """
-        erring, ahead = (backends.load(LAB + name) for name in ("erring_shapes", "compile_ahead"))
+        erring, ahead = (backends.load(STEPS + name) for name in ("erring_shapes", "compile_ahead"))
         every = list(dict.fromkeys([*erring(self.shapes, self.args.tokens), *self.shapes]))
         kinds = list({(shape.dim, shape.causal): shape for shape in every}.values())
         tasks = [(dtype, shape, peer.name) for dtype in self.args.dtypes for peer in self.peers if peer.compiles
@@ -123,7 +124,7 @@ class _Run(Run):
 
     def _study(self, study, dtype):
         """Nothing; the rows of one study in one dtype are measured, kept and printed."""
-        lab, steps = backends.load(LAB + "Lab"), backends.load(LAB + "steps_of")
+        lab, steps = backends.load(LAB + "Lab"), backends.load(STEPS + "steps_of")
         lab = lab(dtype, rates=self.head["ceilings"]["matmul_tflops"][dtype])
         for step in self.bar(steps(study, lab, self.shapes, self.peers, self.args.tokens), f"{dtype} {study}"):
             try:

@@ -5,10 +5,8 @@ Needs torch and Triton.
 
 import functools
 import math
-import multiprocessing
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,21 +14,9 @@ import torch
 from triton.testing import do_bench
 
 import fdmath
-from fdmath import _backends as backends
 from fdmath.attention.reference import attention_gradient
 from fdmath.bench import ceilings
-from fdmath.bench.attention import (
-    ATOMICS,
-    ERRORS,
-    GROWING,
-    OURS,
-    PASSES,
-    Shape,
-    judged_bytes,
-    most_bytes,
-    most_errors,
-    row_of,
-)
+from fdmath.bench.attention import ERRORS, PASSES, most_errors, row_of
 from fdmath.bench.attention_peers import NotDifferentiable
 from fdmath.bench.decode import judged, timed
 from fdmath.bench.measure import failure, relative
@@ -51,14 +37,14 @@ class Clock(NamedTuple):
         time.sleep(self.pause)
         return [ms / 1e3 for ms in do_bench(call, warmup=self.warm, rep=self.measured, return_mode="all")]
 
+    def all(self, call):
+        """The seconds of each call of all rounds, one after the other."""
+        return [seconds for _ in range(self.rounds) for seconds in self.seconds(call)]
+
 
 CLOCKS = {"short": Clock(0.1, 8, 60, 2), "sustained": Clock(0.0, 250, 250, 1)}
 KINDS = {"speed": "short", "sustained": "sustained"}
 """The clock, and the ceiling, of each study that times."""
-
-SUSTAINED, ERRING, HEADS, RUNS = 4096, 2048, 2, 20
-"""The length at which load is sustained; that of the study of errors, the KV heads that are compared there, and how
-often a call is repeated to see whether its bits are the same."""
 
 
 def in_turn(calls, clock):
@@ -76,7 +62,7 @@ def in_turn(calls, clock):
 
 def matrix_rates(dtype, clocks=CLOCKS):
     """{"short", "sustained"}: 10¹² operations a second of a large product, timed as the rows are."""
-    return {name: ceilings.matmul_tflops(dtype, time=lambda call, clock=clock: in_turn({"": call}, clock)[""].median)
+    return {name: ceilings.matmul_tflops(dtype, time=lambda call, clock=clock: statistics.median(clock.all(call)))
             for name, clock in clocks.items()}
 
 
@@ -111,7 +97,7 @@ def exact(shape, tensors, scale=None):
     try:
         state = fdmath.attention(q, k, v, **options)
         found = *state, *attention_gradient(do, None, q, k, v, **options)
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         return None
     return dict(zip(("o", "lse", "dq", "dk", "dv"), found, strict=True))
 
@@ -206,108 +192,3 @@ def timed_rows(lab, shape, peers, study="speed"):
     rate = lab.rates.get(clock)
     return [row_of(study, which, shape, lab.dtype, name, rate, **found[which, name])
             for which in PASSES for name in (peer.name for peer in peers) if (which, name) in found]
-
-
-def error_rows(lab, shape, peers):
-    """The rows of one shape, of more heads than is checked before timing, nothing timed; the bits of ours too."""
-    tensors, rows = lab.tensors(shape), []
-    right = functools.cache(functools.partial(exact, shape, first_heads(shape, *tensors, HEADS)))
-    for peer in peers:
-        for which, (call, fields) in checked(peer, shape, tensors, lab.dtype, right).items():
-            if call is not None and peer.name in (OURS, ATOMICS):
-                fields |= repeated(call, peer.name) if fields["status"] == "ok" else {}
-            rows.append(row_of("errors", which, shape, lab.dtype, peer.name, **fields))
-    return sorted(rows, key=lambda row: PASSES.index(row["pass"]))
-
-
-def repeated(call, name, runs=RUNS):
-    """{status, note}: in how many of `runs` further runs a call gives other bits; OURS must in none."""
-    first = call()
-    same = sum(all(torch.equal(a, b) for a, b in zip(call(), first, strict=True)) for _ in range(runs))
-    note = f"{runs} runs, the same bits" if same == runs else f"{runs - same} of {runs} runs give other bits"
-    return {"status": "ok" if same == runs or name != OURS else "wrong", "note": note}
-
-
-def peak_bytes(peer, shape, q, k, v, do):
-    """The bytes that forward and backward of a peer take at most, beside q, k, v, do and o, dq, dk, dv themselves."""
-    def both():
-        call, _ = calls_of(peer, shape, q, k, v, do)["backward"]()
-        return call()
-
-    both()  # what is taken once, and compiled, is no part of a call
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    gradients = both()
-    torch.cuda.synchronize()
-    results = sum(x.numel() * x.element_size() for x in (*gradients, do))  # o is as large as do
-    return torch.cuda.max_memory_allocated() - before - results
-
-
-def memory_rows(lab, length, peers):
-    """The rows of one length of the study of memory; peers that compile for each length are left out, but ours."""
-    shape = Shape(queries=length, keys=length, causal=True)
-    tensors, rows = lab.tensors(shape), []
-    for peer in peers:
-        if "backward" not in peer.passes or peer.compiles and peer.name not in (OURS, ATOMICS):
-            continue
-        why = peer.why_not(lab.dtype)
-        try:
-            fields = {"status": "not run", "note": why}
-            if why is None:
-                peak = peak_bytes(peer, shape, *laid_out(peer, tensors))
-                fields = {"peak_bytes": peak} | judged_bytes(peak, most_bytes(shape, peer.name))
-        except (Exception, SystemExit) as error:
-            fields = unable(error)
-        rows.append(row_of("memory", "backward", shape, lab.dtype, peer.name, **fields))
-    return rows
-
-
-def sustained_shapes(shapes):
-    """The Shapes at which load is sustained: those that are SUSTAINED long, of the others the longest of each kind."""
-    kinds = {}
-    for shape in shapes:
-        kinds.setdefault((shape.dim, shape.causal), []).append(shape)
-    return [next((s for s in kind if s.keys == SUSTAINED), max(kind, key=lambda s: s.keys)) for kind in kinds.values()]
-
-
-def erring_shapes(shapes, tokens):
-    """The Shapes of the study of errors: each kind once, ERRING long where there are so many tokens."""
-    length = min(ERRING, tokens)
-    return list(dict.fromkeys(s._replace(batch=tokens // length, queries=length, keys=length) for s in shapes))
-
-
-def steps_of(study, lab, shapes, peers, tokens):
-    """The list of calls without arguments that give the rows of a study, each of one shape."""
-    each, at = {
-        "errors": (error_rows, erring_shapes(shapes, tokens)), "memory": (memory_rows, GROWING),
-        "speed": (timed_rows, shapes),
-        "sustained": (functools.partial(timed_rows, study="sustained"), sustained_shapes(shapes)),
-    }[study]
-    return [functools.partial(each, lab, shape, peers) for shape in at]
-
-
-def compile_ahead(tasks, processes):
-    """One of the tasks (dtype, shape, peer's name) after the other as it is done, each in one of several processes.
-
-    What they compile lies in caches on disk then, from which this process takes it. What fails there is met again here.
-    """
-    fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device
-    pool = ProcessPoolExecutor(processes, fresh)
-    try:
-        waiting = {pool.submit(compile_one, *task): task for task in tasks}
-        for done in as_completed(waiting):
-            yield waiting[done]
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def compile_one(dtype, shape, name, device="cuda"):
-    """Nothing; the contender of that name has run at the shape, forward and backward, so that it is compiled."""
-    backends.load("importlib:import_module")("torch._inductor.config").compile_threads = 1
-    peer = backends.load("fdmath.bench.attention_peers:CONTENDERS")[name]
-    if peer.why_not(dtype) is None:
-        for make in calls_of(peer, shape, *laid_out(peer, Lab(dtype, device).tensors(shape))).values():
-            call, _ = make()
-            call()

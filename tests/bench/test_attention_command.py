@@ -9,11 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-import fdmath  # noqa: E402
-from fdmath.bench import attention, attention_command, attention_measure, attention_peers, command, peers  # noqa: E402
+from fdmath.bench import attention, attention_command, attention_measure, command, peers  # noqa: E402
+from fdmath.bench import attention_studies as studies  # noqa: E402
 from fdmath.bench import device as device_bench  # noqa: E402
 from fdmath.bench.attention import ATOMICS, OURS, Shape, row_of  # noqa: E402
-from fdmath.bench.attention_peers import Contender  # noqa: E402
+from fdmath.bench.attention_peers import CONTENDERS, Contender  # noqa: E402
+from tests.bench.attention_lab import right  # noqa: E402
 
 MINE = '''
 import fdmath
@@ -27,15 +28,6 @@ def never_causal(q, k, v, causal):
 '''
 RATES = {"short": 700.0, "sustained": 600.0}
 SMALL = ["attention", "--dims", "16", "--hidden", "32", "--tokens", "32", "--lengths", "16", "32", "--peers", "flash"]
-
-
-def right(shape):
-    """A forward that is right, with lse."""
-    def call(q, k, v):
-        o, lse = fdmath.attention(q.double(), k.double(), v.double(), causal=shape.causal)
-        return o.to(q.dtype), lse.float()
-
-    return call
 
 
 class Pretended:
@@ -56,18 +48,18 @@ def device(tmp_path, monkeypatch):
     monkeypatch.setattr(attention_command, "no_device", lambda: "")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Pretended")
     monkeypatch.setattr(attention_measure, "matrix_rates", lambda dtype: RATES)
-    monkeypatch.setattr(attention_measure, "compile_ahead", lambda tasks, processes: tasks)
+    monkeypatch.setattr(studies, "compile_ahead", lambda tasks, processes: tasks)
     clocks = dict.fromkeys(attention_measure.CLOCKS, Pretended())
     lab = functools.partial(attention_measure.Lab, device="cpu", clocks=clocks)
     monkeypatch.setattr(attention_measure, "Lab", lab)
-    monkeypatch.setattr(attention_measure, "GROWING", (16, 32))
-    monkeypatch.setattr(attention_measure, "peak_bytes", lambda peer, shape, *tensors: 100 * shape.keys)
-    monkeypatch.setattr(attention_measure, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
+    monkeypatch.setattr(studies, "GROWING", (16, 32))
+    monkeypatch.setattr(studies, "peak_bytes", lambda peer, shape, *tensors: 100 * shape.keys)
+    monkeypatch.setattr(studies, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
     on_device = peers.on_device
     monkeypatch.setattr(peers, "on_device", lambda subject: on_device(subject, "cpu"))
-    table = {name: Contender(name, right) for name in attention_peers.CONTENDERS}
+    table = {name: Contender(name, right) for name in CONTENDERS}
     table[ATOMICS] = Contender(ATOMICS, right, passes=("backward",))
-    monkeypatch.setattr(attention_peers, "CONTENDERS", table)
+    monkeypatch.setattr("fdmath.bench.attention_peers.CONTENDERS", table)
     yield table
     sys.modules.pop("mine", None)
 
@@ -79,7 +71,7 @@ def test_without_a_device_one_sentence_says_what_to_do(capsys):
 
 
 def test_every_word_names_a_contender_that_there_is():
-    assert set(attention_command.PEERS.values()) == set(attention_peers.CONTENDERS) - {OURS, ATOMICS}
+    assert set(attention_command.PEERS.values()) == set(CONTENDERS) - {OURS, ATOMICS}
     assert set(attention_command.TABLES) == set(attention.STUDIES)
     assert attention_command.parser().parse_args([]).dtypes == ("bfloat16",)
 
@@ -130,7 +122,7 @@ def test_ours_is_compiled_once_a_kind_and_others_at_every_length(device, monkeyp
     seen = []
     for name in (OURS, "SDPA flash"):
         device[name] = Contender(name, right, compiles=True)
-    monkeypatch.setattr(attention_measure, "compile_ahead", lambda tasks, processes: seen.extend(tasks) or tasks)
+    monkeypatch.setattr(studies, "compile_ahead", lambda tasks, processes: seen.extend(tasks) or tasks)
     command.main([*SMALL, "--studies", "errors"])
     assert [(name, shape.causal) for _, shape, name in seen].count((OURS, True)) == 1
     assert sorted(shape.keys for _, shape, name in seen if name != OURS and shape.causal) == [16, 32]
@@ -156,7 +148,7 @@ def test_a_wrong_output_is_code_1(device, capsys):
 
 
 def test_too_much_memory_is_code_1(device, monkeypatch, capsys):
-    monkeypatch.setattr(attention_measure, "peak_bytes", lambda peer, shape, *tensors: 10**8 * shape.keys)
+    monkeypatch.setattr(studies, "peak_bytes", lambda peer, shape, *tensors: 10**8 * shape.keys)
     assert command.main([*SMALL, "--studies", "memory"]) == 1
     assert "fdmath, backward: wrong: 1600000000 bytes are beyond" in capsys.readouterr().out
 
@@ -179,14 +171,14 @@ def test_nothing_more_is_begun_when_the_time_is_up(device, monkeypatch, capsys):
 
 
 def test_a_shape_that_breaks_is_noted_and_the_others_are_kept(device, monkeypatch, tmp_path):
-    whole = attention_measure.timed_rows
+    whole = studies.timed_rows
 
     def breaking(lab, shape, peers, study="speed"):
         if shape.keys == 16:
             raise RuntimeError("no memory")
         return whole(lab, shape, peers, study)
 
-    monkeypatch.setattr(attention_measure, "timed_rows", breaking)
+    monkeypatch.setattr(studies, "timed_rows", breaking)
     assert command.main([*SMALL, "--studies", "speed", "--json", "out.json"]) == 1
     record = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert {row["keys"] for row in record["rows"]} == {32}

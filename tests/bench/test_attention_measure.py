@@ -4,7 +4,6 @@ import functools
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,44 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-import fdmath  # noqa: E402
 from fdmath.attention.reference import attention_gradient  # noqa: E402
 from fdmath.bench import attention_measure as measure  # noqa: E402
-from fdmath.bench import attention_peers, ceilings  # noqa: E402
-from fdmath.bench.attention import ATOMICS, ERRORS, OURS, PASSES, Shape, most_bytes, most_errors, shape_of  # noqa: E402
+from fdmath.bench import ceilings  # noqa: E402
+from fdmath.bench.attention import ATOMICS, ERRORS, OURS, PASSES, most_errors  # noqa: E402
 from fdmath.bench.attention_peers import CONTENDERS, Contender, subject_contender  # noqa: E402
 from fdmath.verify import Subject  # noqa: E402
-
-SMALL = Shape(2, 4, 2, 16, 24, 24, True)
-
-
-class Pretended:
-    """A clock on which every call that runs takes 3 µs."""
-
-    rounds = 1
-
-    def seconds(self, call):
-        call()
-        return [2e-6, 3e-6, 4e-6]
-
-
-LAB = measure.Lab("bfloat16", "cpu", {"short": 700.0, "sustained": 600.0}, dict.fromkeys(measure.CLOCKS, Pretended()))
-
-
-def definition(q, k, v, causal):
-    """(o, lse) by definition in float64, rounded once; torch follows its gradient."""
-    o, lse = fdmath.attention(q.double(), k.double(), v.double(), causal=causal)
-    return o.to(q.dtype), lse.float()
-
-
-def right(shape):
-    """A forward that is right."""
-    return lambda q, k, v: definition(q, k, v, shape.causal)
-
-
-def with_gradient(change):
-    """A Contender that is right but for change(dq, dk, dv)."""
-    return Contender("changed", right, gradient=lambda *call: lambda: change(*attention_peers.by_autograd(*call)()))
+from tests.bench.attention_lab import LAB, SMALL, Pretended, definition, right, with_gradient  # noqa: E402
 
 
 def rows_of(*peers, shape=SMALL, study="speed"):
@@ -160,66 +128,6 @@ def test_torchs_own_flash_is_right_on_a_cpu(causal):
     assert [row["status"] for row in rows] == ["ok", "ok"] and rows[0]["err_lse"] is None
 
 
-def test_errors_are_of_several_heads_and_say_whether_the_bits_are_the_same():
-    rows = measure.error_rows(LAB, SMALL, [Contender(name, right) for name in (OURS, "other")])
-    assert [row["pass"] for row in rows] == ["forward"] * 2 + ["backward"] * 2
-    assert [row["note"] for row in rows] == ["20 runs, the same bits", None] * 2
-    assert all(row["us"] is None and row["study"] == "errors" for row in rows)
-    tensors = LAB.tensors(SMALL)
-    two, = {x.shape[1] // n for x, n in zip(measure.first_heads(SMALL, *tensors, 2), (2, 1, 1, 2), strict=True)}
-    assert two == 2
-
-
-@pytest.mark.parametrize("name, status", [(OURS, "wrong"), (ATOMICS, "ok")])
-def test_other_bits_are_wrong_but_for_atomics(name, status):
-    calls = iter(range(100))
-    found = measure.repeated(lambda: (torch.tensor(float(next(calls) == 3)),), name)
-    assert found == {"status": status, "note": "1 of 20 runs give other bits"}
-    assert measure.repeated(lambda: (torch.tensor(float("nan")),), OURS, 3)["status"] == "wrong"
-
-
-class Allocator:
-    """Of torch.cuda, what is asked about memory: the peak is `taken` bytes above what was there before."""
-
-    def __init__(self, monkeypatch, taken):
-        self.peak = taken
-        for name, found in (("memory_allocated", 1000), ("max_memory_allocated", 1000 + taken), ("synchronize", None),
-                            ("empty_cache", None), ("reset_peak_memory_stats", None)):
-            monkeypatch.setattr(torch.cuda, name, lambda found=found: found)
-
-
-def test_peak_bytes_are_beside_the_tensors_themselves(monkeypatch):
-    monkeypatch.setattr(measure, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
-    own, shape = 4 * 2 * 8 * 16 * 2, Shape(1, 2, 2, 16, 8, 8, True)
-    most = most_bytes(shape, OURS)
-    peers = [Contender(OURS, right), Contender("other", right), Contender("compiles", right, compiles=True),
-             Contender("forward", right, passes=("forward",))]
-    for over, status in ((0, "ok"), (1, "wrong")):
-        Allocator(monkeypatch, own + most + over)
-        rows = measure.memory_rows(LAB, 8, peers)
-        assert [row["implementation"] for row in rows] == [OURS, "other"]
-        assert [row["peak_bytes"] for row in rows] == [most + over] * 2
-        assert [row["status"] for row in rows] == [status, "ok"] and shape_of(rows[0]) == shape
-
-
-def test_what_fails_in_memory_is_said(monkeypatch):
-    monkeypatch.setattr(measure, "Shape", functools.partial(Shape, q_heads=2, kv_heads=2, dim=16))
-    rows = measure.memory_rows(LAB, 8, [CONTENDERS[OURS], Contender("absent", right, package="no_such_package")])
-    assert [row["status"] for row in rows] == ["failed", "not run"] and "CUDA" in rows[0]["note"]
-
-
-def test_studies_are_made_of_the_points_asked_for():
-    shapes = [Shape(16384 // n, 16, 16, 128, n, n, c) for c in (False, True) for n in (512, 4096, 8192)]
-    kinds = {study: [(step.args[1] if study == "memory" else step.args[1].keys)
-                     for step in measure.steps_of(study, LAB, shapes, [], 16384)]
-             for study in ("errors", "memory", "speed", "sustained")}
-    assert kinds == {"errors": [2048, 2048], "memory": [2**i for i in range(10, 18)],
-                     "speed": [512, 4096, 8192] * 2, "sustained": [4096, 4096]}
-    assert measure.sustained_shapes(shapes[:1]) == shapes[:1]
-    assert [s.keys for s in measure.erring_shapes(shapes, 1000)] == [1000, 1000]
-    assert [s.batch for s in measure.erring_shapes(shapes, 16384)] == [8, 8]
-
-
 def test_calls_are_timed_in_turn_and_all_rounds_count():
     order = []
 
@@ -239,6 +147,8 @@ def test_the_clock_pauses_and_counts_in_seconds(monkeypatch):
     monkeypatch.setattr(measure.time, "sleep", seen.append)
     monkeypatch.setattr(measure, "do_bench", lambda call, **how: seen.append(how) or [2.0, 4.0])
     assert measure.Clock(0.1, 8, 60, 2).seconds(None) == [0.002, 0.004]
+    assert measure.Clock(0.0, 8, 60, 2).all(None) == [0.002, 0.004] * 2
+    del seen[2:]
     assert seen == [0.1, {"warmup": 8, "rep": 60, "return_mode": "all"}]
 
 
@@ -248,23 +158,6 @@ def test_the_matrix_rate_is_timed_as_the_rows_are(monkeypatch):
     monkeypatch.setattr(ceilings, "matmul_tflops", functools.partial(ceilings.matmul_tflops, size=64))
     found = measure.matrix_rates("bfloat16", dict.fromkeys(("short", "sustained"), Pretended()))
     assert found == dict.fromkeys(("short", "sustained"), 2 * 64**3 / 3e-6 / 1e12)
-
-
-def test_tasks_are_compiled_and_what_fails_stops_nothing(monkeypatch):
-    done = []
-    monkeypatch.setattr(measure, "ProcessPoolExecutor", lambda n, fresh: ThreadPoolExecutor(n))
-    monkeypatch.setattr(measure, "compile_one", lambda *task: done.append(task) if task[2] else 1 / 0)
-    tasks = [("bfloat16", SMALL, name) for name in ("a", "", "b")]
-    assert sorted(measure.compile_ahead(tasks, 2)) == sorted(tasks) and len(done) == 2
-
-
-def test_what_is_compiled_has_run_forward_and_backward(monkeypatch):
-    seen = []
-    peer = with_gradient(lambda *gradients: seen.append("backward") or gradients)
-    monkeypatch.setattr(attention_peers, "CONTENDERS", {"a": peer, "b": replace(peer, package="no_such_package")})
-    measure.compile_one("bfloat16", SMALL, "a", "cpu")
-    measure.compile_one("bfloat16", SMALL, "b", "cpu")
-    assert seen == ["backward"]
 
 
 def base_two(q, k, v, causal):
@@ -296,7 +189,7 @@ def test_a_subject_has_its_own_backward_or_none():
 
 
 INTERPRETED = """
-from tests.bench.test_attention_measure import LAB
+from tests.bench.attention_lab import LAB
 from fdmath.bench import attention_measure as measure
 from fdmath.bench.attention import Shape
 from fdmath.bench.attention_peers import ATOMICS, CONTENDERS, OURS
