@@ -7,7 +7,7 @@ an 8192³ product, timed as the rows are. A row is a dict of FIELDS:
     study            one of STUDIES, see there
     pass             "forward", which gives lse too (SDPA's keep it inside), or "backward", which gives dq, dk and dv
     batch, q_heads, kv_heads, dim, queries, keys, causal, dtype      the call
-    implementation   OURS, whose backward is deterministic, ATOMICS, or a peer's name
+    implementation   OURS, whose backward is deterministic, ATOMICS, HOPPER, or a peer's name
     us, us_least, us_most      microseconds a call, median, least and most of all that were timed; null if not timed
     tflops, share_of_matrix    10¹² operations a second by the count of `Shape.flop`; that over the ceiling of its study
     err_o, err_lse, err_dq, err_dk, err_dv   ‖x − exact‖ / ‖exact‖, Frobenius, exact in float64, of the first heads of
@@ -43,8 +43,8 @@ ERRORS = {"forward": ("err_o", "err_lse"), "backward": ("err_dq", "err_dk", "err
 """The fields that say what a pass errs."""
 
 DTYPES = ("bfloat16", "float16")
-OURS, ATOMICS = "fdmath", "fdmath, atomics"
-"""Our kernels, and our backward whose dq is added up by atomic additions."""
+OURS, ATOMICS, HOPPER = MINE = "fdmath", "fdmath, atomics", "fdmath, Hopper"
+"""Our kernels, our backward whose dq is added up by atomic additions, and the kernel for Hopper cards alone."""
 
 MASKS = {"full": False, "causal": True}
 LENGTHS = tuple(512 << i for i in range(6))

@@ -14,8 +14,10 @@ from fdmath.bench.attention import (
     DTYPES,
     ERRORS,
     HIDDEN,
+    HOPPER,
     LENGTHS,
     MASKS,
+    MINE,
     OURS,
     PASSES,
     STUDIES,
@@ -32,9 +34,10 @@ from fdmath.verify.command import add_declarations
 PEERS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "flex": "FlexAttention", "fa3": "FlashAttention-3",
          "fa4": "FlashAttention-4"}
 """The words that ask for a peer, which head its column too, and its name in the rows."""
-HEADS = {OURS: "fdmath", ATOMICS: "atomics"} | {name: word for word, name in PEERS.items()}
+HEADS = {OURS: "fdmath", ATOMICS: "atomics", HOPPER: "hopper"} | {name: word for word, name in PEERS.items()}
 MEASURED = (
-    *(f"kernels/{name}.py" for name in ("checks", "flash", "flash_backward", "flash_call", "flash_tiles", "merge")),
+    *(f"kernels/{name}.py" for name in ("checks", "merge")), *(f"kernels/flash{name}.py" for name in (
+        "", "_backward", "_call", "_hopper", "_tiles")),
     *(f"bench/attention{name}.py" for name in ("", "_measure", "_peers", "_studies")),
     *(f"bench/{name}.py" for name in ("ceilings", "peers")),
 )  # fmt: skip
@@ -58,6 +61,7 @@ def parser():
     p.add_argument("--hidden", type=positive, default=HIDDEN, help=f"heads times numbers a head (default: {HIDDEN})")
     p.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, metavar="PEER",
                    help=f"beside fdmath, any of {', '.join(PEERS)} (default: all); nothing: none")
+    p.add_argument("--hopper", action="store_true", help="fdmath's kernel for Hopper cards alone too")
     p.add_argument("--studies", nargs="+", choices=STUDIES, default=tuple(STUDIES), metavar="STUDY",
                    help="; ".join(f"{name}: {words}" for name, words in STUDIES.items()) + " (default: all)")
     p.add_argument("--seconds", type=positive, help="begin nothing more after so many seconds")
@@ -92,10 +96,11 @@ class _Run(Run):
         self.shapes = shapes
         table, one = (backends.load(f"fdmath.bench.attention_peers:{name}")
                       for name in ("CONTENDERS", "subject_contender"))
-        self.peers = [table[name] for name in (OURS, ATOMICS, *(PEERS[word] for word in args.peers))]
+        own = MINE if args.hopper else (OURS, ATOMICS)
+        self.peers = [table[name] for name in (*own, *(PEERS[word] for word in args.peers))]
         self.peers += [one(subject)] if subject else []
         super().__init__("attention", args, words, (*PACKAGES, "fa3-fwd", "flash-attn-4"), MEASURED,
-                         [OURS, ATOMICS, *([subject.name] if subject else [])])
+                         [*MINE, *([subject.name] if subject else [])])
 
     def everything(self):
         """The exit code, after ceilings and studies."""
@@ -118,7 +123,7 @@ class _Run(Run):
         every = list(dict.fromkeys([*erring(self.shapes, self.args.tokens), *self.shapes]))
         kinds = list({(shape.dim, shape.causal): shape for shape in every}.values())
         tasks = [(dtype, shape, peer.name) for dtype in self.args.dtypes for peer in self.peers if peer.compiles
-                 for shape in (kinds if peer.name in (OURS, ATOMICS) else every)]
+                 for shape in (kinds if peer.name in MINE else every)]
         for _ in self.bar(ahead(tasks, min(len(tasks), os.cpu_count() or 1)), "compiling"):
             pass
 
@@ -141,7 +146,7 @@ def ceilings_table(head):
     return f"{head['device']}, driver {head['driver']}\n8192³ product, TFLOP/s: {rates}"
 
 
-def speed_table(rows, mine=(OURS, ATOMICS)):
+def speed_table(rows, mine=MINE):
     """Timed rows of one study and dtype as text, a block for each pass: TFLOP/s of each, the verdict on ours, errors.
 
     mine: the implementations that are no peers. Below: what did not run or was wrong, and why.
@@ -170,11 +175,13 @@ def _block(rows, which, mine):
 
 
 def _beside(rows, names, mine):
-    """One line: how many times as fast ours is as each peer that is right, least and most of all points."""
-    right = select(rows, status="ok")
-    times = {name: ratios(right, "us", name, OURS).values() for name in names if name not in mine}
-    said = [f"{_head(name)} {min(found):.2f} to {max(found):.2f}" for name, found in times.items() if found]
-    return [f"times as fast as: {', '.join(said)}"] if said else []
+    """A line for OURS and one for HOPPER: how many times as fast as each peer that is right, least and most."""
+    lines, right = [], select(rows, status="ok")
+    for ours in (name for name in (OURS, HOPPER) if name in names):
+        times = {name: ratios(right, "us", name, ours).values() for name in names if name not in mine}
+        said = [f"{_head(name)} {min(found):.2f} to {max(found):.2f}" for name, found in times.items() if found]
+        lines += [f"{ours}, times as fast as: {', '.join(said)}"] if said else []
+    return lines
 
 
 def _line(shape, rows, names, price, mine):
@@ -194,7 +201,7 @@ def _line(shape, rows, names, price, mine):
     return text + "".join(_number(ours[name], 9) for name in ERRORS[ours["pass"]])
 
 
-def error_table(rows, mine=(OURS, ATOMICS)):
+def error_table(rows, mine=MINE):
     """Rows of the study of errors as text: what each errs, the bits of ours, and ours beside SDPA's flash."""
     fields = [name for which in PASSES for name in ERRORS[which]]
     lines = ["", f"{rows[0]['dtype'] if rows else ''} errors, relative, Frobenius",
@@ -212,7 +219,7 @@ def error_table(rows, mine=(OURS, ATOMICS)):
     return "\n".join([*lines, *_trouble(rows), *worst])
 
 
-def memory_table(rows, mine=(OURS, ATOMICS)):
+def memory_table(rows, mine=MINE):
     """Rows of the study of memory as text: MiB, and bytes a token, against the tokens."""
     names = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = ["", "peak memory of forward and backward beside q, k, v, o and their gradients: MiB (bytes a token)",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fdmath import _backends as backends
-from fdmath.bench.attention import ATOMICS, OURS, PASSES
+from fdmath.bench.attention import ATOMICS, HOPPER, OURS, PASSES
 from fdmath.bench.peers import Peer, flash3_call, flex_call, sdpa_call, subject_peer
 
 
@@ -38,8 +38,8 @@ class Contender(Peer):
     compiles: bool = False
 
 
-def _ours(shape):
-    forward = backends.load("fdmath.kernels.flash:flash_forward")
+def _ours(shape, forward="flash:flash_forward"):
+    forward = backends.load(f"fdmath.kernels.{forward}")
     return lambda q, k, v: forward(q, k, v, causal=shape.causal)
 
 
@@ -71,6 +71,8 @@ CONTENDERS = {
         Contender(OURS, _ours, package="triton", gradient=_our_gradient, compiles=True),
         Contender(ATOMICS, _ours, package="triton", passes=("backward",), compiles=True,
                   gradient=functools.partial(_our_gradient, deterministic=False)),
+        Contender(HOPPER, functools.partial(_ours, forward="flash_hopper:flash_forward_hopper"), package="triton",
+                  passes=("forward",), compiles=True),
         Contender("SDPA flash", functools.partial(sdpa_call, "FLASH_ATTENTION")),
         Contender("SDPA cuDNN", functools.partial(sdpa_call, "CUDNN_ATTENTION")),
         Contender("FlexAttention", _flex, compiles=True),

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import torch
 
 from fdmath import _backends as backends
-from fdmath.bench.attention import ATOMICS, GROWING, OURS, PASSES, Shape, judged_bytes, most_bytes, row_of
+from fdmath.bench.attention import ATOMICS, GROWING, MINE, PASSES, Shape, judged_bytes, most_bytes, row_of
 from fdmath.bench.attention_measure import Lab, calls_of, checked, exact, first_heads, laid_out, timed_rows, unable
 
 SUSTAINED = 4096
@@ -26,18 +26,18 @@ def error_rows(lab, shape, peers):
     right = functools.cache(functools.partial(exact, shape, first_heads(shape, *tensors, HEADS)))
     for peer in peers:
         for which, (call, fields) in checked(peer, shape, tensors, lab.dtype, right).items():
-            if call is not None and peer.name in (OURS, ATOMICS):
+            if call is not None and peer.name in MINE:
                 fields |= repeated(call, peer.name) if fields["status"] == "ok" else {}
             rows.append(row_of("errors", which, shape, lab.dtype, peer.name, **fields))
     return sorted(rows, key=lambda row: PASSES.index(row["pass"]))
 
 
 def repeated(call, name, runs=RUNS):
-    """{status, note}: in how many of `runs` further runs a call gives other bits; OURS must in none."""
+    """{status, note}: in how many of `runs` further runs a call of ours gives other bits; ATOMICS alone may."""
     first = call()
     same = sum(all(torch.equal(a, b) for a, b in zip(call(), first, strict=True)) for _ in range(runs))
     note = f"{runs} runs, the same bits" if same == runs else f"{runs - same} of {runs} runs give other bits"
-    return {"status": "ok" if same == runs or name != OURS else "wrong", "note": note}
+    return {"status": "ok" if same == runs or name == ATOMICS else "wrong", "note": note}
 
 
 def peak_bytes(peer, shape, q, k, v, do):
@@ -62,7 +62,7 @@ def memory_rows(lab, length, peers):
     shape = Shape(queries=length, keys=length, causal=True)
     tensors, rows = lab.tensors(shape), []
     for peer in peers:
-        if "backward" not in peer.passes or peer.compiles and peer.name not in (OURS, ATOMICS):
+        if "backward" not in peer.passes or peer.compiles and peer.name not in MINE:
             continue
         why = peer.why_not(lab.dtype)
         try:

@@ -12,11 +12,11 @@ pytest.importorskip("triton")
 from fdmath.bench import attention, attention_command, attention_measure, command, peers  # noqa: E402
 from fdmath.bench import attention_studies as studies  # noqa: E402
 from fdmath.bench import device as device_bench  # noqa: E402
-from fdmath.bench.attention import ATOMICS, OURS, Shape, row_of  # noqa: E402
+from fdmath.bench.attention import ATOMICS, HOPPER, MINE, OURS, Shape, row_of  # noqa: E402
 from fdmath.bench.attention_peers import CONTENDERS, Contender  # noqa: E402
 from tests.bench.attention_lab import right  # noqa: E402
 
-MINE = '''
+THEIRS = '''
 import fdmath
 
 def right(q, k, v, causal):
@@ -42,7 +42,7 @@ class Pretended:
 @pytest.fixture
 def device(tmp_path, monkeypatch):
     """A pretended device on which every contender is right; yields the table of contenders to change."""
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(THEIRS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(attention_command, "no_device", lambda: "")
@@ -59,6 +59,7 @@ def device(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "on_device", lambda subject: on_device(subject, "cpu"))
     table = {name: Contender(name, right) for name in CONTENDERS}
     table[ATOMICS] = Contender(ATOMICS, right, passes=("backward",))
+    table[HOPPER] = Contender(HOPPER, right, passes=("forward",))
     monkeypatch.setattr("fdmath.bench.attention_peers.CONTENDERS", table)
     yield table
     sys.modules.pop("mine", None)
@@ -71,7 +72,7 @@ def test_without_a_device_one_sentence_says_what_to_do(capsys):
 
 
 def test_every_word_names_a_contender_that_there_is():
-    assert set(attention_command.PEERS.values()) == set(CONTENDERS) - {OURS, ATOMICS}
+    assert set(attention_command.PEERS.values()) == set(CONTENDERS) - set(MINE)
     assert set(attention_command.TABLES) == set(attention.STUDIES)
     assert attention_command.parser().parse_args([]).dtypes == ("bfloat16",)
 
@@ -116,6 +117,16 @@ def test_only_what_is_asked_for_is_measured(device, tmp_path):
     rows = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]
     assert {(row["study"], row["causal"], row["keys"]) for row in rows} == {("speed", True, 16), ("speed", True, 32)}
     assert {row["implementation"] for row in rows} == {OURS, ATOMICS, "SDPA flash"}
+
+
+def test_the_kernel_for_hopper_cards_is_ours_and_measured_when_asked_for(device, tmp_path, capsys):
+    assert command.main([*SMALL, "--hopper", "--studies", "speed", "--json", "out.json"]) == 0
+    rows = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["pass"] for row in rows if row["implementation"] == HOPPER} == {"forward"}
+    out = capsys.readouterr().out
+    assert "fdmath, Hopper, times as fast as: flash 1.00 to 1.00" in out and "fdmath, Hopper  " not in out
+    device[HOPPER] = Contender(HOPPER, lambda shape: 1 / 0)
+    assert command.main([*SMALL, "--hopper", "--studies", "speed"]) == 1
 
 
 def test_ours_is_compiled_once_a_kind_and_others_at_every_length(device, monkeypatch):
@@ -201,7 +212,7 @@ def test_a_line_has_the_share_the_price_and_the_verdict():
     assert lines[3].split() == ["d", "128", "full", "S", "4096", f"{rate:.0f}", f"{rows[1]['tflops']:.0f}",
                                 f"{rate / 2:.0f}", "-", f"{rate / 700:.0%}", "1.25", "SDPA", "flash", "2.00", "ahead",
                                 "1.0e-03", "-", "-"]
-    assert lines[4] == "times as fast as: flash 2.00 to 2.00"
+    assert lines[4] == "fdmath, times as fast as: flash 2.00 to 2.00"
     assert lines[5] == "FlashAttention-4, backward: not run: absent (d 128 full   S 4096)"
 
 

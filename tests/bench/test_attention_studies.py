@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 from fdmath.bench import attention_peers  # noqa: E402
 from fdmath.bench import attention_studies as studies  # noqa: E402
-from fdmath.bench.attention import ATOMICS, OURS, Shape, most_bytes, shape_of  # noqa: E402
+from fdmath.bench.attention import ATOMICS, HOPPER, OURS, Shape, most_bytes, shape_of  # noqa: E402
 from fdmath.bench.attention_peers import CONTENDERS, Contender  # noqa: E402
 from tests.bench.attention_lab import LAB, SMALL, right, with_gradient  # noqa: E402
 
@@ -26,7 +26,7 @@ def test_errors_are_of_several_heads_and_say_whether_the_bits_are_the_same():
     assert two == 2
 
 
-@pytest.mark.parametrize("name, status", [(OURS, "wrong"), (ATOMICS, "ok")])
+@pytest.mark.parametrize("name, status", [(OURS, "wrong"), (HOPPER, "wrong"), (ATOMICS, "ok")])
 def test_other_bits_are_wrong_but_for_atomics(name, status):
     calls = iter(range(100))
     found = studies.repeated(lambda: (torch.tensor(float(next(calls) == 3)),), name)
