@@ -53,7 +53,8 @@ def compiled_flash(block_m, block_n, dim, *, kernel, causal, dtype, group, capab
     """The compiled kernel of `compiled_sizes`."""
     best, function = tile_for(kernel, dim, causal, dtype, capability), FLASH[kernel]
     constants = {"ROWS": block_m, "BLOCK": block_n, "DIM": padded_axis(dim), "WIDTH": padded_axis(dim),
-                 "CAUSAL": causal, "GROUP": group, "TAIL": True, "ATOMIC": kernel == "atomic columns"}
+                 "CAUSAL": causal, "GROUP": group, "TAIL": True, "ATOMIC": kernel == "atomic columns",
+                 "RAISED": 2.0**14 if dtype == "fp16" else 1.0}
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
     if kernel == "columns":
         constants["dq"] = None

@@ -20,7 +20,7 @@ from fdmath.attention.differentiable import with_gradient
 from fdmath.kernels.flash_backward import flash_backward
 from fdmath.kernels.flash_call import check_inputs, descriptor, empty_rows, prepare
 from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
-from fdmath.kernels.merge import rounded
+from fdmath.kernels.merge import raised, rounded
 
 LOG2E = 1 / math.log(2)
 LN2 = tl.constexpr(math.log(2))
@@ -30,10 +30,12 @@ LN2 = tl.constexpr(math.log(2))
 def attend(
     m, l, acc, q_rows, k, v, batch, kv_head, row, offset, first, last, scale,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    RAISED: tl.constexpr,
 ):
     """(m, l, acc) after the keys first ≤ j < last, BLOCK at a time; what a row does not see is hidden if MASKED.
 
-    A row without a score above −∞ so far keeps m = −∞; the level that it is measured from is then 0.
+    A row without a score above −∞ so far keeps m = −∞; the level that it is measured from is then 0. acc is RAISED, a
+    power of two, times the sum, as P is while it is in v's format.
     """
     for start in range(first, last, BLOCK):
         s = tl.dot(q_rows, tile(k, batch, kv_head, start, BLOCK, DIM).T, input_precision="ieee")
@@ -50,7 +52,7 @@ def attend(
         alpha = tl.exp2(m - reference)
         l = alpha * l + tl.sum(p, 1)
         v_rows = tile(v, batch, kv_head, start, BLOCK, WIDTH)
-        p = rounded(p, v.dtype).to(v_rows.dtype)
+        p = rounded(p * RAISED, v.dtype).to(v_rows.dtype)
         acc = tl.dot(p, v_rows, acc * alpha[:, None], input_precision="ieee")
         m = top
     return m, l, acc
@@ -59,7 +61,7 @@ def attend(
 @triton.jit(do_not_specialize=["heads"])
 def forward_kernel(
     q, k, v, o, lse, scale, heads, GROUP: tl.constexpr, CAUSAL: tl.constexpr, TAIL: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, RAISED: tl.constexpr,
 ):
     """The state (o, lse) of ROWS queries of one head (document B, Algorithm 1, repaired for rows that see no key).
 
@@ -79,13 +81,13 @@ def forward_kernel(
     l = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     m, l, acc = attend(m, l, acc, q_rows, k, v, batch, kv_head, row, offset, 0, full, scale,
-                       False, CAUSAL, BLOCK, DIM, WIDTH)
+                       False, CAUSAL, BLOCK, DIM, WIDTH, RAISED)
     if TAIL:
         m, l, acc = attend(m, l, acc, q_rows, k, v, batch, kv_head, row, offset, full, last, scale,
-                           True, CAUSAL, BLOCK, DIM, WIDTH)
+                           True, CAUSAL, BLOCK, DIM, WIDTH, RAISED)
 
     divisor = tl.where(l == 0, 1.0, l)
-    result = rounded(acc * tl.div_rn(1.0, divisor)[:, None], o.dtype)
+    result = rounded(acc * tl.div_rn(1.0, divisor * RAISED)[:, None], o.dtype)
     o.store([batch, head, first_row, 0], result.reshape(1, 1, ROWS, WIDTH))
     lse += (batch * heads + head).to(tl.int64) * queries
     tl.store(lse + row, (m + tl.log2(divisor)) * LN2, row < queries)
@@ -98,8 +100,8 @@ def flash_forward(q, k, v, *, causal=False, scale=None, block_m=None, block_n=No
     in full float32, slowly); d and dv from 1 to 256. Any strides; where they are not multiples of 16 bytes, or d is not
     contiguous, a tensor is copied first. o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm, float32;
     a row that sees no key is (0, −∞). causal: bottom-right aligned. block_m, block_n: queries and keys a tile (16, 32,
-    64 or 128; measured defaults). P is rounded to v's dtype before P·v, and l sums the unrounded P. Deterministic; no
-    synchronisation; no gradient (`flash_attention_by_kernel` has one).
+    64 or 128; measured defaults). P, 2¹⁴ times P in float16, is rounded to v's dtype before P·v, and l sums the
+    unrounded P. Deterministic; no synchronisation; no gradient (`flash_attention_by_kernel` has one).
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document B, Algorithm 1.
     """
     call = prepare(q, k, v, causal, scale)
@@ -121,7 +123,8 @@ def launch_forward(call, tile, o, lse):
         forward_kernel[(-(-queries // tile.block_m) * heads * batch,)](
             descriptor(call.q, tile.block_m), descriptor(call.k, tile.block_n), descriptor(call.v, tile.block_n),
             descriptor(o, tile.block_m), lse, call.scale * LOG2E, heads, TAIL=tail, ROWS=tile.block_m,
-            BLOCK=tile.block_n, num_warps=tile.warps, num_stages=tile.stages, **call.axes(),
+            BLOCK=tile.block_n, RAISED=raised(call.v.dtype), num_warps=tile.warps, num_stages=tile.stages,
+            **call.axes(),
         )  # fmt: skip
 
 

@@ -185,6 +185,11 @@ def flash_backward(do, dlse, q, k, v, o, lse, *, causal=False, scale=None, deter
     check_saved(do, dlse, q, v, o, lse)
     if call.is_empty:
         return tuple(torch.zeros_like(x) for x in (q, k, v))
+    if causal and (blind := q.shape[-2] - k.shape[-2]) > 0:  # the first rows see no key, whatever they hold
+        options = {"causal": True, "scale": scale, "deterministic": deterministic}
+        slopes = do[..., blind:, :], None if dlse is None else dlse[..., blind:]
+        seen, dk, dv = flash_backward(*slopes, q[..., blind:, :], k, v, o[..., blind:, :], lse[..., blind:], **options)
+        return torch.nn.functional.pad(seen, (0, 0, blind, 0)), dk, dv
     do, o = aligned(four_axes(do.to(q.dtype))), aligned(four_axes(o))
     found = [empty_rows(x, x.shape) for x in (call.q, call.k, call.v)]
     with torch.cuda.device_of(q):

@@ -26,6 +26,11 @@ def rounded(x, dtype: tl.constexpr):
     return x.to(dtype)
 
 
+def raised(dtype):
+    """The power of two that weights carry in a format: 2¹⁴ in float16, where small ones would be lost, else 1."""
+    return 2.0**14 if dtype == torch.float16 else 1.0
+
+
 @triton.jit(do_not_specialize=["parts", "heads", "queries"])
 def merge_kernel(
     o_parts, lse_parts, o, lse, parts, heads, queries,

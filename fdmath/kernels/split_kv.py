@@ -25,7 +25,7 @@ from fdmath.algebra.state import LSEState
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import check_scale
 from fdmath.kernels import checks, tuning
-from fdmath.kernels.merge import INTERPRETED, launch_merge, rounded
+from fdmath.kernels.merge import INTERPRETED, launch_merge, raised, rounded
 from fdmath.kernels.plan import decode_plan, least_warps
 
 LARGEST_ROWS, MOST_SPLITS = 64, 65535
@@ -350,11 +350,6 @@ def _device(index):
 def device_of(x):
     """The Device that a tensor is on; for the interpreter one with room for the smallest steps, to take several."""
     return _device(x.device.index) if x.is_cuda else Device(1, 0, False)
-
-
-def raised(dtype):
-    """The power of two that weights carry in a format: 2¹⁴ in float16, where small ones would be lost, else 1."""
-    return 2.0**14 if dtype == torch.float16 else 1.0
 
 
 def padded(size):
