@@ -63,3 +63,37 @@ def test_any_number_of_parts_a_step_gives_the_same_state_in_exact_numbers():
     for at_once in (1, 2, 3, 5):
         got = lesson_08.answer(o, lse, at_once)
         assert got[0] == right.o and got[1] == right.lse
+
+
+def all_at_once(o_parts, lse_parts, at_once):
+    """Right in numbers, but a program has no room for so many parts."""
+    return tuple(x[0] for x in merge_all(LSEState(o_parts[:][:, None], lse_parts[:][:, None]), flat))
+
+
+def in_two_passes(o_parts, lse_parts, at_once):
+    """The largest lse first, then the sums: every part is read twice."""
+    steps = [slice(first, first + at_once) for first in range(0, len(lse_parts), at_once)]
+    level = max(lse_parts[step].max() for step in steps)
+    return o_parts[0], level + np.log(sum(np.exp(lse_parts[step] - level).sum() for step in steps))
+
+
+def by_numpy(o_parts, lse_parts, at_once):
+    """NumPy would read all parts without asking for a slice."""
+    return o_parts[0], np.max(lse_parts)
+
+
+@pytest.mark.parametrize("wrong, words", [(all_at_once, "a step may read 2 parts at most; asked for 3"),
+                                          (in_two_passes, "parts are read forwards; asked for part 0 after part 2"),
+                                          (by_numpy, "parts are read by slices")])
+def test_parts_are_read_once_and_a_few_at_a_time(wrong, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        wrong(*lesson_08.sample())
+
+
+def test_a_program_that_takes_all_parts_at_once_is_refused(capsys):
+    assert "raised ValueError: a step may read 2 parts at most" in said(capsys, all_at_once)
+
+
+def test_a_step_may_read_its_slice_again_and_pick_columns():
+    o, lse, at_once = lesson_08.sample()
+    assert [lse[0:at_once].sum(), lse[0:at_once].sum(), o[0:at_once, 0].sum(), o[2], len(lse)] == [0, 0, 2, 1, 3]

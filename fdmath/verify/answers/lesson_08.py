@@ -21,7 +21,7 @@ HINTS = (
 def my_program(o_parts, lse_parts, at_once):
     """(o, lse) of one row of all parts together: o_parts (P, dv), lse_parts (P,), P ≥ 1; o (dv,), lse a number.
 
-    The parts are read once, in steps of at most `at_once`, each step with what the steps before it have left.
+    The parts are read forwards, by slices of at most `at_once`; a step has its slice and what the steps before left.
     """
     raise NotImplementedError
 
@@ -29,7 +29,7 @@ def my_program(o_parts, lse_parts, at_once):
 def answer(o_parts, lse_parts, at_once):
     """(o, lse) of one row of all parts together: o_parts (P, dv), lse_parts (P,), P ≥ 1; o (dv,), lse a number.
 
-    The parts are read once, in steps of at most `at_once`, each step with what the steps before it have left.
+    The parts are read forwards, by slices of at most `at_once`; a step has its slice and what the steps before left.
     """
     level, total, acc = -np.inf, 0, 0
     for first in range(0, len(lse_parts), at_once):
@@ -43,10 +43,37 @@ def answer(o_parts, lse_parts, at_once):
     return acc / divisor, level + np.log(divisor)
 
 
+class Parts:
+    """Parts in memory, as a program reads them: forwards, at most `at_once` at a time; else ValueError.
+
+    parts: (P, …). A step may read its slice twice. NumPy's functions take a slice, not all parts (TypeError).
+    """
+
+    def __init__(self, parts, at_once):
+        self._parts, self._at_once, self._begun = parts, at_once, 0
+        self.shape, self.dtype = parts.shape, parts.dtype
+
+    def __len__(self):
+        return len(self._parts)
+
+    def __getitem__(self, index):
+        asked = np.ravel(np.arange(len(self))[index[0] if isinstance(index, tuple) else index])
+        if len(asked) > self._at_once:
+            raise ValueError(f"a step may read {self._at_once} parts at most; asked for {len(asked)}")
+        first = min(asked, default=self._begun)
+        if first < self._begun:
+            raise ValueError(f"parts are read forwards; asked for part {first} after part {self._begun}")
+        self._begun = first
+        return self._parts[index]
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("parts are read by slices, such as lse_parts[first:first + at_once]")
+
+
 def subject(fn):
     """The Subject that a reader's function is: a merge of many pairs, one program a row, AT_ONCE parts a step."""
     def merge_many(o, lse):
-        states = [fn(o[:, row], lse[:, row], AT_ONCE) for row in range(o.shape[1])]
+        states = [fn(Parts(o[:, row], AT_ONCE), Parts(lse[:, row], AT_ONCE), AT_ONCE) for row in range(o.shape[1])]
         if not states:
             return np.zeros(o.shape[1:], o.dtype), np.zeros(0, o.dtype)
         return np.stack([o for o, _ in states]), np.array([lse for _, lse in states], o.dtype)
@@ -56,4 +83,4 @@ def subject(fn):
 
 def sample():
     """Arguments of a first call: three parts, one column."""
-    return np.ones((3, 1), np.float32), np.zeros(3, np.float32), AT_ONCE
+    return Parts(np.ones((3, 1), np.float32), AT_ONCE), Parts(np.zeros(3, np.float32), AT_ONCE), AT_ONCE
