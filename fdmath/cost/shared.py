@@ -11,12 +11,14 @@ BYTES = dict.fromkeys(("q", "k", "v", "do", "p", "ds"), 2)
 class SharedCounts:
     """Numbers written to and read from shared memory, by name, and the barriers between a write and a read.
 
-    A kernel that writes where it has just read needs further barriers, which are not counted.
+    taken: the rows of each reading, by name and in order: they tell who works on what, and are not compared. A kernel
+    that writes where it has just read needs further barriers, which are not counted.
     """
 
     written: Counter = field(default_factory=Counter)
     read: Counter = field(default_factory=Counter)
     barriers: int = 0
+    taken: dict = field(default_factory=dict, repr=False, compare=False)
 
     def bytes(self, *names):
         """The bytes written and read, of these names or of all: 2 a number of BYTES, 4 of any other."""
@@ -48,6 +50,7 @@ class SharedMemory:
             raise RuntimeError(f"{name} of warp {warp} is read without a barrier after it was written")
         part = self._pieces[name, warp][rows, columns]
         self.counts.read[name] += _numbers(part)
+        self.counts.taken.setdefault(name, []).append(rows)
         return part
 
 

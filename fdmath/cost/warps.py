@@ -10,14 +10,17 @@ from fdmath.cost.decode import check_counts
 from fdmath.cost.shared import SharedCounts
 
 
-def forward_split_q(queries, keys, dim, tiles, warps=4):
-    """q once; every tile of k and v written once and read w times; no exchange: one barrier a tile and one for q.
+def forward_split_q(queries, keys, dim, tiles, warps=4, group=1):
+    """q once; every tile of k and v written once and read ⌈w/group⌉ times; no exchange: a barrier a tile, one for q.
 
-    Source: document B, split-Q; claims:B49.
+    group: the warps that one reading of k and v serves: 1 for an `mma`, the product of one warp, 4 for Hopper's
+    `wgmma`, the product of four (PTX ISA). Source: document B, split-Q; claims:B49.
     """
     _check(queries, keys, dim, tiles, warps)
+    check_counts(1, group=group)
+    again = -(-warps // group) - 1
     matrix = Counter(q=queries * dim, k=tiles * keys * dim, v=tiles * keys * dim)
-    return SharedCounts(matrix, matrix + Counter(k=(warps - 1) * matrix["k"], v=(warps - 1) * matrix["v"]), tiles + 1)
+    return SharedCounts(matrix, matrix + Counter(k=again * matrix["k"], v=again * matrix["v"]), tiles + 1)
 
 
 def forward_split_k(queries, keys, dim, tiles, warps=4, exchange="tile"):

@@ -77,17 +77,19 @@ def exchanged(fn, scores, v):
 def _check_counts(counts, rows, width):
     """Nothing; raises ValueError for counts that are not those of one exchange.
 
-    At most what the maxima (which every warp may read), sums and products are; at least the products are read.
+    At most what the maxima (which every warp may read, and once more those of its rows), sums and products are; at
+    least the products are read.
     """
     law = forward_split_k(rows, 1, width, 1, WARPS)
     where = f"{rows} rows of {width} values, {WARPS} warps"
-    for words, got, side in ("writes", counts.written, law.written), ("reads", counts.read, law.read):
-        most = sum(side[name] for name in ("max", "sum", "out"))
+    for words, got, side, more in (("writes", counts.written, law.written, 0),
+                                   ("reads", counts.read, law.read, law.written["max"])):
+        most = sum(side[name] for name in ("max", "sum", "out")) + more
         if got.total() > most:
-            raise ValueError(f"{words} {got.total()} numbers where {most} will do: {where}")
+            raise ValueError(f"it moves too much, {words} {got.total()} numbers where {most} will do: {where}")
     if counts.read.total() < law.read["out"]:
         read, products = counts.read.total(), law.read["out"]
-        raise ValueError(f"reads {read} numbers, less than the {products} of the products: {where}")
+        raise ValueError(f"it reads {read} numbers, less than the {products} of the products: {where}")
 
 
 def sample():
