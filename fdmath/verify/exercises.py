@@ -1,7 +1,8 @@
 """Exercises of the notebooks, judged by the laws, and copies of the notebooks without the answers.
 
 What belongs to the code exercise of notebook NN stands in `fdmath.verify.answers.lesson_NN` alone: the stub
-`my_…`, `HINTS`, `answer`, `subject(fn)`, `sample()`, and `FIRST`, if one law teaches more than the others: its name.
+`my_…`, `HINTS`, `answer`, `subject(fn)`, `sample()`; `FIRST`, if one law teaches more than the others: its name; and
+`LAWS`, if not all laws are about the reader's function: the names of those that are.
 The cells of the notebook are generated from it, by `stub_cell`, `hints_cell` and `answer_cell`, and a test holds them
 equal.
 """
@@ -44,7 +45,7 @@ def exercise(number, fn, cases=50):
     if untried := not_tried(fn, task.sample()):
         print(f"Exercise {number}: {untried}")
         return
-    report = verify(task.subject(fn), cases=cases)
+    report = verify(task.subject(fn), getattr(task, "LAWS", None), cases=cases)
     asked = {law: cell for (law, _), cell in report.cells.items() if cell.verdict != "n/a"}
     wrong = [law for law, cell in asked.items() if cell.verdict != "pass"]
     if report.exit_code == 0:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from fdmath import _backends as backends
-from fdmath.attention.differentiable import with_gradient
 from fdmath.attention.reference import attention, prepare
 from fdmath.verify.subject import Subject
 
-FIRST = "gradient"
+LAWS = ("gradient of o", "gradient of lse", "sum over a group", "delta", "weights sum to 1", "gradient causality",
+        "gradient of nothing")
+"""The laws of a backward pass, each of which makes the calls that it is about: empty rows, groups, masks."""
 
 HINTS = (
     "In order: `s` by one product, $-\\infty$ where not visible; $P = e^{s-\\mathrm{lse}}$; delta is one number a row, "
@@ -44,29 +44,41 @@ def answer(do, dlse, q, k, v, o, lse, visible):
 
 
 def subject(fn):
-    """The Subject that a reader's function is: attention whose gradient it is. Differentiating it needs torch."""
+    """The Subject that a reader's function is: attention by definition, and fn as its backward pass."""
     def attend(q, k, v, causal):
-        return with_gradient(fn.__name__, lambda *x: tuple(attention(*x, causal=causal)),
-                             lambda *x: _by_heads(fn, causal, *x), q, k, v)
+        return tuple(attention(q, k, v, causal=causal))
 
-    return Subject(fn.__name__, "attention", attend, library="torch")
+    return Subject(fn.__name__, "attention", attend, lambda *call: _by_heads(fn, *call))
 
 
-def _by_heads(fn, causal, do, dlse, q, k, v, o, lse):
-    """The gradients of q, k and v as tensors, fn asked of each KV head of each sequence in NumPy."""
-    call = prepare(*(x.numpy() for x in (q, k, v)), causal=causal)
+def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
+    """The gradients of q, k and v, fn asked of each KV head of each sequence; ValueError for other shapes.
+
+    Rows that see no key may hold NaN or ∞; the reader's function gets 1 in their place.
+    """
+    call = prepare(q, k, v, causal=causal)
     shape = (*call.k.shape[:-2], call.group, call.queries)
     seen = call.visible(0, call.keys)
-    visible = np.broadcast_to(True if seen is None else seen, (*call.q.shape[:-1], call.keys)).reshape(*shape, -1)
-    do, o, q = (x.reshape(*shape, x.shape[-1]) for x in (do.numpy(), o.numpy(), call.q))
-    dlse, lse = (x.numpy().reshape(shape) for x in (dlse, lse))
+    visible = np.broadcast_to(True if seen is None else seen, (*call.q.shape[:-1], call.keys))
+    by_head = [x.reshape(*shape, x.shape[-1]) for x in (do, call.q, o, visible)]
+    do, q, dlse = (np.where(np.isfinite(x), x, 1) for x in (*by_head[:2], dlse.reshape(shape)))
+    o, visible, lse = *by_head[2:], lse.reshape(shape)
     found = [np.zeros_like(x) for x in (q, call.k, call.v)]
     for head in np.ndindex(shape[:-2]):
-        given = do[head], dlse[head], q[head], call.k[head], call.v[head], o[head], lse[head], visible[head]
-        for whole, part in zip(found, fn(*given), strict=True):
+        got = fn(do[head], dlse[head], q[head], call.k[head], call.v[head], o[head], lse[head], visible[head])
+        for whole, part in zip(found, _checked(got, [x[head].shape for x in found]), strict=True):
             whole[head] = part
-    dq = (found[0] * call.scale).reshape(*call.out_shape[:-1], -1)
-    return tuple(map(backends.load("torch:from_numpy"), (dq, *found[1:])))
+    return (found[0] * call.scale).reshape(*call.out_shape[:-1], -1), *found[1:]
+
+
+def _checked(got, shapes):
+    """The three arrays of one KV head that fn returned; ValueError unless they have these shapes."""
+    if not isinstance(got, (tuple, list)) or len(got) != len(shapes):
+        raise ValueError(f"must return three arrays, dq, dk, dv; got {type(got).__name__}")
+    for name, x, shape in zip(("dq", "dk", "dv"), got, shapes, strict=True):
+        if np.shape(x) != shape:
+            raise ValueError(f"{name} of one KV head must have the shape {shape}; got {np.shape(x)}")
+    return got
 
 
 def sample():
