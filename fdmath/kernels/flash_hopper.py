@@ -292,12 +292,16 @@ def refusal(q, k, v, mask=None):
     return outside(q.dtype, q.shape[-1], v.shape[-1], torch.cuda.get_device_capability(q.device))
 
 
-def outside(dtype, dim, width, capability):
-    """Why the kernel cannot take a dtype, d and dv, or a card of this capability, as a text; None where it can."""
+def outside(dtype, dim, width, capability, dims=(64, 128)):
+    """Why a kernel cannot take a dtype, d and dv, or a card of this capability, as a text; None where it can.
+
+    dims: the widths that its tiles may have; d and dv fill more than half of one.
+    """
     if capability[0] != 9:
         return f"its kernel needs a card of compute capability 9; got {'.'.join(map(str, capability))}"
     if dtype not in (torch.float16, torch.bfloat16):
         return f"its kernel multiplies float16 and bfloat16; got {dtype}"
-    if padded_axis(dim) != padded_axis(width) or padded_axis(dim) not in (64, 128):
-        return f"its kernel takes d and dv both from 33 to 64, or both from 65 to 128; got {dim} and {width}"
+    if padded_axis(dim) != padded_axis(width) or padded_axis(dim) not in dims:
+        ranges = ", or both ".join(f"from {size // 2 + 1} to {size}" for size in dims)
+        return f"its kernel takes d and dv both {ranges}; got {dim} and {width}"
     return None

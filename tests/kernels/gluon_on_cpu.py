@@ -7,8 +7,12 @@ shared memory begins as NaN: what is read too early, or overwritten too soon, sh
 on, that is an error. The steps of the warps inside a group are not taken apart.
 """
 
+import importlib.util
+import math
 import random
 import threading
+from functools import partial
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
 
 import ml_dtypes
@@ -51,34 +55,47 @@ class Shared:
         """The same numbers with the axes in another order."""
         return Shared(self.array.transpose(order), self.dtype)
 
+    def slice(self, start, length, dim=0):
+        """A part along one axis."""
+        return Shared(self.array[(slice(None),) * dim + (slice(start, start + length),)], self.dtype)
+
+    def _reinterpret(self, dtype, shape, layout):
+        """The same numbers in another shape."""
+        return self.reshape(shape)
+
+    def load(self, layout):
+        """The numbers."""
+        return block(self.array.copy())
+
     def store(self, values):
         """Nothing; the values are there."""
         self.array[:] = values
 
 
 class Descriptor:
-    """Tiles (1, 1, rows, dim) of an array (B, H, N, d): zeros beyond the end."""
+    """Tiles of an array (B, H, N) or (B, H, N, d), of `lengths` (rows,) or (rows, dim): zeros beyond the end."""
 
-    def __init__(self, array, rows, dim, dtype):
-        self.array, self.rows, self.dtype, self.shape, self.layout = array, rows, dtype, array.shape, None
-        self.block_type = SimpleNamespace(nbytes=2 * rows * dim)
+    def __init__(self, array, lengths, dtype):
+        self.array, self.lengths, self.dtype, self.shape, self.layout = array, lengths, dtype, array.shape, None
+        self.block_type = SimpleNamespace(nbytes=math.prod(lengths) * (4 if dtype == "float32" else 2))
 
     def held(self, corner):
         """The part of a tile that lies inside the array."""
-        batch, head, start, _ = corner
-        assert start >= 0
-        return self.array[batch, head, start:start + self.rows]
+        batch, head, *starts = corner
+        assert min(starts) >= 0
+        return self.array[(batch, head, *(slice(x, x + n) for x, n in zip(starts, self.lengths, strict=True)))]
 
     def load(self, corner, place):
         """Nothing; the tile is at the place."""
         held = self.held(corner)
         place.array[:] = 0
-        place.array[0, 0, :held.shape[0], :held.shape[1]] = held
+        place.array[(0, 0, *map(slice, held.shape))] = held
 
-    def store(self, corner, place):
-        """Nothing; what of the tile lies inside the array is written."""
+    def store(self, corner, place, add=False):
+        """Nothing; what of the tile lies inside the array is written, or added to what is there."""
         held = self.held(corner)
-        held[:] = place.array[0, 0, :held.shape[0], :held.shape[1]]
+        part = place.array[(0, 0, *map(slice, held.shape))]
+        held[:] = held + part if add else part
 
 
 class Pointer:
@@ -125,13 +142,14 @@ class Warps(threading.Thread):
         super().__init__(daemon=True)
         self.machine, self.function, self.args = machine, function, args
         self.go, self.ready, self.products, self.error = threading.Semaphore(0), lambda: True, [], None
+        self.writes = 0
 
     def run(self):
         """Nothing; the function has run, or its error is kept."""
         self.go.acquire()
         try:
             if not self.machine.stopped:
-                with np.errstate(divide="ignore", invalid="ignore"):
+                with np.errstate(all="ignore"):
                     self.function(*self.args)
         except BaseException as error:  # noqa: BLE001  (handed to the caller's thread)
             self.error = error
@@ -148,11 +166,11 @@ class Warps(threading.Thread):
 
 
 class Machine:
-    """One program after another on one multiprocessor."""
+    """One program after another on one multiprocessor; with every third seed copies take long."""
 
     def __init__(self, seed):
         self.random, self.back, self.stopped = random.Random(seed), threading.Semaphore(0), False
-        self.copies, self.program = [], 0
+        self.copies, self.program, self.haste = [], 0, (0.5, 0.1, 0.01)[seed % 3]
 
     def specialize(self, functions, *_):
         """Nothing; the groups of warps have run side by side to their ends."""
@@ -176,11 +194,10 @@ class Machine:
 
     def step(self, able):
         """Nothing; one of the groups that can has gone on, or one copy has landed."""
-        chosen = self.random.randrange(len(able) + len(self.copies))
-        if chosen >= len(able):
-            self.copies.pop(chosen - len(able))()
+        if self.copies and (not able or self.random.random() < self.haste):
+            self.copies.pop(self.random.randrange(len(self.copies)))()
         else:
-            able[chosen].go.release()
+            self.random.choice(able).go.release()
             self.back.acquire()
 
     def pause(self, ready=lambda: True):
@@ -211,6 +228,23 @@ class Machine:
                 barrier.change(0, -descriptor.block_type.nbytes)
 
             self.copies.append(land)
+
+    def write(self, descriptor, corner, place, *, add=False):
+        """Nothing; a copy into memory is on its way, and will read its place when it goes."""
+        self.pause()
+        group = threading.current_thread()
+        group.writes += 1
+
+        def land():
+            descriptor.store(corner, place, add)
+            group.writes -= 1
+
+        self.copies.append(land)
+
+    def written(self, outstanding):
+        """Nothing; this group's copies into memory have gone."""
+        group = threading.current_thread()
+        self.pause(lambda: group.writes <= outstanding)
 
     def multiply(self, a, b, acc, *, use_acc=True, is_async=False):
         """a·b + acc, or what `finish` makes into it."""
@@ -260,14 +294,16 @@ class Machine:
             convert_layout=lambda x, _: x, max=reduced(np.max), sum=reduced(np.sum), div_rn=np.divide,
             where=lambda c, a, b: block(np.where(c, a, b)) if np.ndim(c) else (a if c else b),
             **{name: getattr(np, name) for name in ("maximum", "minimum", "exp2", "log2")},
-            **dict.fromkeys(("SliceLayout", "DotOperandLayout", "NVMMADistributedLayout"), lambda *_: None),
+            **dict.fromkeys(("SliceLayout", "DotOperandLayout", "NVMMADistributedLayout", "NVMMASharedLayout",
+                             "SwizzledSharedLayout"), lambda *_: None),
         )  # fmt: skip
         barriers = SimpleNamespace(init=start, expect=self.expect, arrive=self.arrive, wait=self.wait,
                                    MBarrierLayout=lambda: None)
-        copies = SimpleNamespace(async_copy_global_to_shared=self.load, store_wait=lambda _: None,
-                                 async_copy_shared_to_global=lambda tensor, corner, place: tensor.store(corner, place))
+        copies = SimpleNamespace(async_copy_global_to_shared=self.load, store_wait=self.written,
+                                 async_copy_shared_to_global=self.write)
         return {"gl": language, "tl": language, "mbarrier": barriers, "tma": copies, "warpgroup_mma": self.multiply,
-                "warpgroup_mma_wait": self.finish, "fence_async_shared": lambda: None}
+                "warpgroup_mma_wait": self.finish, "fence_async_shared": lambda: None,
+                "add_to_global": partial(self.write, add=True)}
 
 
 def on_cpu(kernel, machine):
@@ -281,3 +317,15 @@ def on_cpu(kernel, machine):
             names[name] = value.value if isinstance(value, triton.language.constexpr) else value
     names |= machine.vocabulary()
     return names[kernel.fn.__name__]
+
+
+def changed(module, old, new, folder):
+    """A module after a change to its text, which is written to the folder."""
+    text = Path(module.__file__).read_text(encoding="utf-8")
+    assert old in text
+    path = folder / "changed.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("changed", path)
+    result = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(result)
+    return result

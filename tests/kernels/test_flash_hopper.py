@@ -1,20 +1,13 @@
 """The Hopper kernel without a card: its functions run on NumPy in many orders, and compiled ahead of time."""
 
-import importlib.util
 import math
 import re
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
-
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.experimental.gluon import language as gl  # noqa: E402
-from triton.experimental.gluon._runtime import GluonASTSource  # noqa: E402
 
 from fdmath import LSEState  # noqa: E402
 from fdmath.kernels import flash_hopper  # noqa: E402
@@ -24,13 +17,12 @@ from fdmath.kernels.flash_hopper import GROUPS, HopperTile, forward_kernel, outs
 from tests.attention.calls import random_call  # noqa: E402
 from tests.kernels.ahead import CUOBJDUMP  # noqa: E402
 from tests.kernels.flash_calls import FLASH, judge_state  # noqa: E402
-from tests.kernels.gluon_on_cpu import Descriptor, Machine, Pointer, Stuck, on_cpu  # noqa: E402
+from tests.kernels.gluon_ahead import SHARED, compiled_gluon, descriptor_type, instructions  # noqa: E402
+from tests.kernels.gluon_on_cpu import Descriptor, Machine, Pointer, Stuck, changed, on_cpu  # noqa: E402
 
 ROWS, BLOCK = 8, 16
 CALLS = {name: call for name, call in FLASH.items() if "several" in name or "whole" in name or "scale" in name} | {
     "many steps": random_call(61, (2, 1), 19, 150, 16, causal=True)}
-SHARED = 227 * 1024
-"""Bytes that a program may use on a Hopper card."""
 compiled_ahead = pytest.mark.skipif(triton.knobs.runtime.interpret or not CUOBJDUMP.exists(),
                                     reason="nothing is compiled here for NVIDIA cards")
 
@@ -43,7 +35,7 @@ def run(call, dtype, seed, stages=2, kernel=forward_kernel):
     o, lse = np.full((*q.shape[:3], v.shape[3]), np.nan, np.float32), np.full(q.shape[:3], np.nan, np.float32)
     causal = call.causal and queries > 1
     tail = causal or k.shape[2] % BLOCK > 0 or call.factor() <= 0
-    descriptors = [Descriptor(x, rows, dim, dtype) for x, rows in ((q, ROWS), (k, BLOCK), (v, BLOCK), (o, ROWS))]
+    descriptors = [Descriptor(x, (rows, dim), dtype) for x, rows in ((q, ROWS), (k, BLOCK), (v, BLOCK), (o, ROWS))]
     function = on_cpu(kernel, machine)
     for machine.program in range(-(-queries // (GROUPS.value * ROWS)) * heads * batch):
         function(*descriptors, Pointer(lse.reshape(-1)), np.float32(call.factor() * math.log2(math.e)), heads,
@@ -92,22 +84,10 @@ BROKEN = {
 """Changes to the kernel's text, each of which must show in some order of events."""
 
 
-def changed(old, new, folder):
-    """The kernel after a change to the text of its module."""
-    text = Path(flash_hopper.__file__).read_text(encoding="utf-8")
-    assert old in text
-    path = folder / "changed.py"
-    path.write_text(text.replace(old, new), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("changed", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.forward_kernel
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_schedule_is_seen(name, tmp_path):
-    kernel = changed(*BROKEN[name], tmp_path)
+    kernel = changed(flash_hopper, *BROKEN[name], tmp_path).forward_kernel
     for seed in range(5):
         for call in (CALLS["many steps"], *(CALLS[f"several blocks, causal, {x}"] for x in ("3 heads a KV head",
                                                                                            "empty rows"))):
@@ -120,30 +100,20 @@ def test_a_broken_schedule_is_seen(name, tmp_path):
 
 def compiled(dim, causal, tail, dtype="bf16", tile=HopperTile()):  # noqa: B008  (a tuple)
     """The kernel compiled ahead of time."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-    kinds = {name: f"tensordesc<{dtype}[1, 1, {rows}, {dim}],{layout!r}>"
-             for name, rows in zip("qokv", (flash_hopper.ROWS,) * 2 + (tile.block_n,) * 2, strict=True)}
-    kinds |= {"lse": "*fp32", "scale": "fp32", "heads": "i32"}
+    tiles = zip("qokv", (flash_hopper.ROWS,) * 2 + (tile.block_n,) * 2, strict=True)
+    kinds = {name: descriptor_type(dtype, 1, 1, rows, dim) for name, rows in tiles}
     constants = {"GROUP": 4, "CAUSAL": causal, "TAIL": tail, "ROWS": flash_hopper.ROWS, "BLOCK": tile.block_n,
                  "DIM": dim, "STAGES": tile.stages}
-    names = forward_kernel.arg_names
-    source = GluonASTSource(forward_kernel, {name: kinds.get(name, "constexpr") for name in names},
-                            {(names.index(name),): value for name, value in constants.items()},
-                            {(names.index("lse"),): [["tt.divisibility", 16]]})
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+    return compiled_gluon(forward_kernel, kinds | {"lse": "*fp32", "scale": "fp32", "heads": "i32"}, constants)
 
 
 @compiled_ahead
-@pytest.mark.parametrize(("causal", "tail"), [(False, False), (True, True)])
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("dim", "causal", "tail"), [(64, True, True), (128, False, False), (128, True, True)])
 def test_it_fits_spills_nothing_and_takes_exponentials_while_it_multiplies(dim, causal, tail, tmp_path):
     binary = compiled(dim, causal, tail)
     needs = sizes(binary)
     assert needs.spills == 0 and needs.shared <= SHARED and not needs.serialised
-    cubin = tmp_path / "kernel.cubin"
-    cubin.write_bytes(binary.asm["cubin"])
-    printed = subprocess.run([CUOBJDUMP, "--dump-sass", cubin], check=True, capture_output=True, encoding="utf-8")
-    waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x", printed.stdout)[1:]
+    waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x", instructions(binary, tmp_path))[1:]
     overlapped = [wait for wait in waits if wait.startswith("1")]  # one product is still under way
     assert len(overlapped) == GROUPS.value * (1 + tail)  # each loop of each group
     assert all(wait.count("MUFU.EX2") >= HopperTile().block_n // 2 for wait in overlapped)  # 64 x 128 of 128 threads
