@@ -9,6 +9,9 @@ from fdmath import _backends as backends
 from fdmath.attention.reference import check_shapes
 
 LARGEST_DIM, LARGEST_QUERIES = 256, 16
+if tuple(int(number) for number in triton.__version__.split(".")[:2]) < (3, 6):
+    raise ImportError(f"the kernels need Triton 3.6 or later; this is {triton.__version__}", name="triton>=3.6")
+
 INTERPRETED = triton.knobs.runtime.interpret
 """Whether the kernels of this process run in Triton's interpreter, which is decided when they are defined."""
 

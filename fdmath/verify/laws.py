@@ -252,7 +252,7 @@ def _is_nothing(state):
 @law("s + c  ⇒  o, lse + c", parts=(1, 4), empties=False)
 def shift(subject, case):
     """Adding c to every score leaves o as it is and adds c to lse."""
-    found = HOLDS
+    found, was, here = HOLDS, as_pair(case.run(subject)), case.budget(subject)
     for c in (200.0, -200.0, 65536.0, -7.0):
         if case.dtype == "float16" and abs(c) > 1e3:
             continue
@@ -260,8 +260,7 @@ def shift(subject, case):
         scale = 1.0
         if subject.role in CALLED:
             scale = 1 / math.sqrt(case.q.shape[-1]) if subject.scale is None else subject.scale
-        got, was = as_pair(moved.run(subject)), as_pair(case.run(subject))
-        budget = _sum(case.budget(subject), moved.budget(subject, errors))
+        got, budget = as_pair(moved.run(subject)), _sum(here, moved.budget(subject, errors))
         slip = 4 * rounding.unit_roundoff("float64") * (abs(c) + np.abs(np.where(np.isinf(was.lse), 0, was.lse)))
         right = LSEState(was.o, was.lse + scale * c)
         found = found & same(got, right, Budget(budget.o, budget.lse + slip)).on(moved)
