@@ -133,8 +133,8 @@ def walk_down(
         dv, weights = warpgroup_mma_wait(1, deps=[dv, weights])
         mbarrier.wait(exchanged.index(place_of_ds), parity_of_ds)
         part = warpgroup_mma(ds_tile.permute([1, 0]), k_half, no_part, use_acc=False, is_async=True)
-        tma.store_wait(0)  # the part of the step before has left its place
         part, dk, slopes = warpgroup_mma_wait(0, deps=[part, dk, slopes])
+        tma.store_wait(0)  # the part of the step before has left its place; after it the warps of the group meet
         mbarrier.arrive(free.index(stage))
         tile(dq_rows, PART).store(part)
         fence_async_shared()

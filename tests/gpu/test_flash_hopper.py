@@ -1,4 +1,4 @@
-"""The Hopper kernel on its card: the budgets of the readable kernel, its errors, its bits from run to run."""
+"""The Hopper kernels on their card: the budgets of the readable kernel, its errors, its bits from run to run."""
 
 import math
 
@@ -9,11 +9,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from fdmath import LSEState, attention  # noqa: E402
-from fdmath.kernels.flash import flash_forward  # noqa: E402
+from fdmath.attention.reference import attention_gradient  # noqa: E402
+from fdmath.kernels.flash import flash_backward, flash_forward  # noqa: E402
 from fdmath.kernels.flash_hopper import HopperTile, flash_forward_hopper, refusal  # noqa: E402
+from fdmath.kernels.flash_hopper_backward import flash_backward_hopper  # noqa: E402
 from fdmath.verify import reference  # noqa: E402
 from tests.attention.calls import Call, numbers  # noqa: E402
-from tests.kernels.flash_calls import FAR, state_budget, tensors  # noqa: E402
+from tests.kernels.flash_calls import FAR, judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
 
 FORMATS = ("float16", "bfloat16")
 SHAPES = [(64, 64, 1), (128, 128, 4), (80, 80, 3), (40, 64, 2), (65, 128, 5)]
@@ -41,12 +43,17 @@ def equal(found, want):
 
 
 def judge(call, dtype):
-    """Nothing; the state of a call is within its budget."""
+    """Nothing; the state of a call is within its budget, and so are its gradients where the kernel has them."""
     state = flash_forward_hopper(*tensors(call, dtype, "cuda"), causal=call.causal, scale=call.scale)
     right = reference.attention(call.q, call.k, call.v, call.factor(), call.visible())
     found = right.judge(LSEState(*(x.cpu().double().numpy() for x in state)),
                         state_budget(call, dtype, HopperTile().block_n))
     assert found.verdict == "pass", found.detail
+    if min(call.q.shape[-1], call.v.shape[-1]) > 64:
+        do, dlse = output_gradients(call, dtype, "cuda")
+        gradients = flash_backward_hopper(do, dlse, *tensors(call, dtype, "cuda"), *state, causal=call.causal,
+                                          scale=call.scale)
+        judge_gradients(call, dtype, do, dlse, gradients, HopperTile().block_n)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -64,12 +71,12 @@ def test_random_calls_are_within_their_budgets(shape, dtype, causal):
 @pytest.mark.parametrize("scale", [0.0, -0.2, 3.0])
 def test_any_scale(scale, dtype):
     rng = np.random.default_rng(7)
-    judge(Call(*(numbers(rng, 2, n, 64) for n in (150, 333, 333)), causal=True, scale=scale), dtype)
+    judge(Call(*(numbers(rng, 2, n, 96) for n in (150, 333, 333)), causal=True, scale=scale), dtype)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_keys_beyond_the_end_may_have_any_weight(dtype):
-    wide = Call(*(np.concatenate([x, np.zeros((*x.shape[:-1], 32))], -1) for x in (FAR.q, FAR.k, FAR.v)),
+    wide = Call(*(np.concatenate([x, np.zeros((*x.shape[:-1], 64))], -1) for x in (FAR.q, FAR.k, FAR.v)),
                 scale=FAR.scale)
     judge(wide, dtype)
 
@@ -80,8 +87,15 @@ def test_errors_are_those_of_the_readable_kernel(dim, causal):
     q, k, v = (normal(1, 2, 4096, dim) for _ in range(3))
     right = attention(q.double(), k.double(), v.double(), causal=causal)
     ours, beside = (f(q, k, v, causal=causal) for f in (flash_forward_hopper, flash_forward))
-    errors = [((x.o.double() - right.o).norm() / right.o.norm()).item() for x in (ours, beside)]
-    assert errors[0] <= 1.02 * errors[1]  # asked of every kernel beside torch's: at most 2 % more
+    found = [(ours.o, beside.o, right.o)]
+    if dim == 128:
+        do = normal(1, 2, 4096, dim)
+        wanted = attention_gradient(do.double(), None, q.double(), k.double(), v.double(), causal=causal)
+        found += zip(flash_backward_hopper(do, None, q, k, v, *ours, causal=causal),
+                     flash_backward(do, None, q, k, v, *beside, causal=causal), wanted, strict=True)
+    for a, b, x in found:
+        errors = [((y.double() - x).norm() / x.norm()).item() for y in (a, b)]
+        assert errors[0] <= 1.02 * errors[1]  # asked of every kernel beside torch's: at most 2 % more
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -92,6 +106,17 @@ def test_the_same_bits_every_time_over_any_strides(dim, causal):
     plain = [x.contiguous() for x in (q, k, v)]
     for _ in range(20):
         assert equal(flash_forward_hopper(*plain, causal=causal), state)
+
+
+def test_rows_without_keys_have_no_gradient_and_strides_move_no_bit_of_dk_and_dv():
+    q, k, v, do = (normal(1, n, h, 128).transpose(1, 2) for n, h in ((300, 4), (111, 2), (111, 2), (300, 4)))
+    state = flash_forward_hopper(q, k, v, causal=True)
+    dq, dk, dv = flash_backward_hopper(do, torch.ones_like(state.lse), q, k, v, *state, causal=True)
+    assert (dq[:, :, :189] == 0).all() and all(x.isfinite().all() for x in (dq, dk, dv))
+    for _ in range(20):
+        again = flash_backward_hopper(do.contiguous(), torch.ones_like(state.lse), *(x.contiguous() for x in (q, k, v)),
+                                      *state, causal=True)
+        assert equal(again[1:], (dk, dv))
 
 
 def test_rows_without_keys_are_nothing_whatever_the_values_hold():
@@ -108,6 +133,8 @@ def test_calls_without_queries_or_keys_and_what_is_refused():
     assert (o == 0).all() and (lse == -math.inf).all()
     assert flash_forward_hopper(q[:, :, :0], q, q).o.shape == (1, 2, 0, 64)
     assert refusal(q, q, q) is None
+    with pytest.raises(RuntimeError, match="both from 65 to 128; got 64 and 64"):
+        flash_backward_hopper(q, None, q, q, q, *flash_forward_hopper(q, q, q))
     with pytest.raises(RuntimeError, match="multiplies float16 and bfloat16; got torch.float32"):
         flash_forward_hopper(*[q.float()] * 3)
 

@@ -1,6 +1,8 @@
 """Gluon kernels compiled ahead of time for a Hopper card that is not there."""
 
+import re
 import subprocess
+from itertools import pairwise
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -35,3 +37,13 @@ def instructions(binary, folder):
     cubin.write_bytes(binary.asm["cubin"])
     command = [CUOBJDUMP, "--dump-sass", cubin]
     return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+
+
+def meet_before_they_arrive(binary):
+    """Whether before each arrival, which one warp makes for its group, the group's warps meet after their products.
+
+    Each warp waits for its own share of a product alone; Triton puts the meeting (bar.sync) there, or not.
+    """
+    events = re.findall(r"wgmma\.wait_group|stmatrix|bar\.sync|mbarrier\.arrive\.shared", binary.asm["ptx"])
+    assert "mbarrier.arrive.shared" in events
+    return all(before == "bar.sync" for before, event in pairwise(events) if event.startswith("mbarrier"))

@@ -17,7 +17,7 @@ from fdmath.kernels.flash_hopper import GROUPS, HopperTile, forward_kernel, outs
 from tests.attention.calls import random_call  # noqa: E402
 from tests.kernels.ahead import CUOBJDUMP  # noqa: E402
 from tests.kernels.flash_calls import FLASH, judge_state  # noqa: E402
-from tests.kernels.gluon_ahead import SHARED, compiled_gluon, descriptor_type, instructions  # noqa: E402
+from tests.kernels.gluon_ahead import SHARED, compiled_gluon, descriptor_type, instructions, meet_before_they_arrive  # noqa: E402
 from tests.kernels.gluon_on_cpu import Descriptor, Machine, Pointer, Stuck, changed, on_cpu  # noqa: E402
 
 ROWS, BLOCK = 8, 16
@@ -113,6 +113,7 @@ def test_it_fits_spills_nothing_and_takes_exponentials_while_it_multiplies(dim, 
     binary = compiled(dim, causal, tail)
     needs = sizes(binary)
     assert needs.spills == 0 and needs.shared <= SHARED and not needs.serialised
+    assert meet_before_they_arrive(binary)
     waits = re.split(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x", instructions(binary, tmp_path))[1:]
     overlapped = [wait for wait in waits if wait.startswith("1")]  # one product is still under way
     assert len(overlapped) == GROUPS.value * (1 + tail)  # each loop of each group

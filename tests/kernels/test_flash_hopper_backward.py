@@ -16,7 +16,7 @@ from fdmath.kernels.flash_hopper_backward import GROUPS, columns_kernel  # noqa:
 from tests.attention.calls import random_call  # noqa: E402
 from tests.kernels.ahead import CUOBJDUMP  # noqa: E402
 from tests.kernels.flash_calls import FAR, FLASH, judge_gradients, output_gradients  # noqa: E402
-from tests.kernels.gluon_ahead import SHARED, compiled_gluon, descriptor_type, instructions  # noqa: E402
+from tests.kernels.gluon_ahead import SHARED, compiled_gluon, descriptor_type, instructions, meet_before_they_arrive  # noqa: E402
 from tests.kernels.gluon_on_cpu import Descriptor, Machine, Stuck, changed, on_cpu  # noqa: E402
 
 ROWS, KEYS = 16, 8
@@ -69,11 +69,8 @@ BROKEN = {
                                   "mbarrier.init(exchanged.index(stage), count=1)"),
     "freed by one group alone": ("mbarrier.init(free.index(stage), count=GROUPS)",
                                  "mbarrier.init(free.index(stage), count=1)"),
-    "freed before the products are done": (
-        "        part, dk, slopes = warpgroup_mma_wait(0, deps=[part, dk, slopes])\n"
-        "        mbarrier.arrive(free.index(stage))\n",
-        "        mbarrier.arrive(free.index(stage))\n"
-        "        part, dk, slopes = warpgroup_mma_wait(0, deps=[part, dk, slopes])\n"),
+    "freed once more, before the products are done": (
+        "        part = warpgroup_mma(", "        mbarrier.arrive(free.index(stage))\n        part = warpgroup_mma("),
     "the rows are not waited for": ("(ready.index(stage), parity)", "(ready.index(stage), parity, False)"),
     "the keys are not waited for": ("mbarrier.wait(keys_ready, 0)", "mbarrier.wait(keys_ready, 1)"),
     "filled when it is not free": ("free.index(stage), parity ^ 1)", "free.index(stage), parity ^ 1, False)"),
@@ -124,4 +121,5 @@ def test_it_fits_spills_nothing_and_adds_dq_by_the_copy_engine(causal, tail, gro
     binary = compiled(causal, tail, group)
     needs = sizes(binary)
     assert needs.spills == 0 and needs.shared <= SHARED and not needs.serialised
+    assert meet_before_they_arrive(binary)
     assert instructions(binary, tmp_path).count("UTMAREDG.4D.ADD") == GROUPS.value
