@@ -83,4 +83,4 @@ def subject(fn):
 
 def sample():
     """Arguments of a first call: three parts, one column."""
-    return Parts(np.ones((3, 1), np.float32), AT_ONCE), Parts(np.zeros(3, np.float32), AT_ONCE), AT_ONCE
+    return np.ones((3, 1), np.float32), np.zeros(3, np.float32), AT_ONCE
