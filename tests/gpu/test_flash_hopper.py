@@ -18,9 +18,9 @@ from tests.attention.calls import Call, numbers  # noqa: E402
 from tests.kernels.flash_calls import FAR, judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
 
 FORMATS = ("float16", "bfloat16")
-SHAPES = [(64, 64, 1), (128, 128, 4), (80, 80, 3), (40, 64, 2), (65, 128, 5)]
+SHAPES = [(64, 64, 1), (128, 128, 4), (80, 80, 3), (40, 64, 2), (65, 128, 2)]
 """(d, dv, query heads a KV head) of the random calls."""
-RANDOM = 6
+RANDOM = 3
 """Random calls of each shape, format and mask."""
 
 
@@ -62,7 +62,7 @@ def judge(call, dtype):
 def test_random_calls_are_within_their_budgets(shape, dtype, causal):
     (dim, width, group), rng = shape, np.random.default_rng(sum(shape))
     for _ in range(RANDOM):
-        batch, kv, (queries, keys) = rng.integers(1, 3), rng.integers(1, 3), (int(x) for x in rng.integers(1, 700, 2))
+        batch, kv, (queries, keys) = rng.integers(1, 3), rng.integers(1, 3), (int(x) for x in rng.integers(1, 400, 2))
         judge(Call(*(numbers(rng, batch, h, n, w) for h, n, w in ((kv * group, queries, dim), (kv, keys, dim),
                                                                   (kv, keys, width))), causal=causal), dtype)
 
