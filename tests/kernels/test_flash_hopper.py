@@ -108,7 +108,7 @@ def compiled(dim, causal, tail, dtype="bf16", tile=HopperTile()):  # noqa: B008 
 
 
 @compiled_ahead
-@pytest.mark.parametrize(("dim", "causal", "tail"), [(64, True, True), (128, False, False), (128, True, True)])
+@pytest.mark.parametrize(("dim", "causal", "tail"), [(64, False, False), (128, True, True)])
 def test_it_fits_spills_nothing_and_takes_exponentials_while_it_multiplies(dim, causal, tail, tmp_path):
     binary = compiled(dim, causal, tail)
     needs = sizes(binary)
