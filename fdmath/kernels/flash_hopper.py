@@ -1,10 +1,11 @@
 """FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; not yet chosen by `auto`.
 
-The kernel of `flash.py` leaves to the compiler what waits for what. Here it is written out. A program has thirteen
-warps: one loads tiles of keys and values, and two groups of four compute, with 64 queries each. In a group three things
-overlap: while the exponentials of one tile are taken, the product P·v of the tile before is under way, and the tile
-after is being loaded. A tile's place in shared memory has two barriers: `ready` completes when the copy engine has
-filled it, `free` when both groups have read it. The n-th completion of a barrier is awaited by the parity of n.
+The kernel of `flash.py` leaves to the compiler what waits for what. Here it is written out. In a program one warp loads
+tiles of keys and values, and two groups of four compute, with 64 queries each. In a group three things overlap: while
+the exponentials of one tile are taken, the product P·v of the tile before is under way, and the tile after is being
+loaded. Barriers in shared memory say when: `k_ready` and `v_ready` of a place complete when the copy engine has filled
+it, `free` when both groups have read the keys of a step and the values of the step before, which is once a step. The
+n-th completion of a barrier, from 0, is awaited by the parity of n.
 
 It computes what `flash.py` does, tile by tile in the same order.
 """
@@ -27,8 +28,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from fdmath.algebra.state import LSEState
 from fdmath.kernels.flash_call import check_inputs, descriptor, empty_rows, padded_axis, prepare
 from fdmath.kernels.flash_tiles import place, seen_by_rows, visible_keys
+from fdmath.kernels.merge import LOG2E
 
-LOG2E = 1 / math.log(2)
 LN2 = gl.constexpr(math.log(2))
 ROWS = 64
 """Queries of a computing group: the rows of one matrix instruction of four warps."""
@@ -269,7 +270,7 @@ def launch_forward(call, tile, o, lse):
     with torch.cuda.device_of(call.q):
         forward_kernel[(-(-queries // (GROUPS.value * ROWS)) * heads * batch,)](
             with_layout(call.q, ROWS), with_layout(call.k, tile.block_n), with_layout(call.v, tile.block_n),
-            with_layout(o, ROWS), lse, call.scale * LOG2E, heads, GROUP=call.group, CAUSAL=call.hides, TAIL=tail,
+            with_layout(o, ROWS), lse, call.scale * LOG2E.value, heads, GROUP=call.group, CAUSAL=call.hides, TAIL=tail,
             ROWS=ROWS, BLOCK=tile.block_n, DIM=padded_axis(call.q.shape[3]), STAGES=tile.stages, num_warps=4,
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from fdmath.kernels.flash_backward import LOG2E, check_saved, row_numbers
+from fdmath.kernels.flash_backward import check_saved, row_numbers
 from fdmath.kernels.flash_call import aligned, empty_rows, four_axes, prepare
 from fdmath.kernels.flash_hopper import (
     GROUPS,
@@ -37,6 +37,7 @@ from fdmath.kernels.flash_hopper import (
     with_layout,
 )
 from fdmath.kernels.flash_tiles import place
+from fdmath.kernels.merge import LOG2E
 
 ROWS, KEYS, DIM = 64, 64, 128
 """Queries of a step, keys of a computing group, and the only head dimension."""
