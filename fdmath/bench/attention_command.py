@@ -28,7 +28,17 @@ from fdmath.bench.attention import (
 )
 from fdmath.bench.command import positive
 from fdmath.bench.decode import best_peer, select, verdict
-from fdmath.bench.device import PACKAGES, Run, cannot_run, lawful_subject, listed_dtypes, no_device, without_repeats
+from fdmath.bench.device import (
+    EXIT_CODES,
+    PACKAGES,
+    UNTIL,
+    Run,
+    cannot_run,
+    lawful_subject,
+    listed_dtypes,
+    no_device,
+    without_repeats,
+)
 from fdmath.verify.command import add_declarations
 
 PEERS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "flex": "FlexAttention", "fa3": "FlashAttention-3",
@@ -51,8 +61,7 @@ def parser():
         prog="fdmath bench attention", conflict_handler="resolve",
         description="FlashAttention-2 forward and backward on a CUDA device, timed in turn with what one would take "
         "instead, in TFLOP/s and as a share of the matrix rate of the same run.",
-        epilog="exit code: 0 measured, 1 an output is wrong, fdmath or the subject failed, or the subject breaks a law "
-        "(not timed then), 2 could not run")
+        epilog=EXIT_CODES)
     p.add_argument("--dims", nargs="+", type=positive, default=(128, 64), metavar="D", help="numbers a head")
     p.add_argument("--masks", nargs="+", choices=MASKS, default=tuple(MASKS), help="default: both")
     p.add_argument("--lengths", nargs="+", type=positive, default=LENGTHS, metavar="S",
@@ -64,7 +73,7 @@ def parser():
     p.add_argument("--hopper", action="store_true", help="fdmath's kernel for Hopper cards alone too")
     p.add_argument("--studies", nargs="+", choices=STUDIES, default=tuple(STUDIES), metavar="STUDY",
                    help="; ".join(f"{name}: {words}" for name, words in STUDIES.items()) + " (default: all)")
-    p.add_argument("--seconds", type=positive, help="begin nothing more after so many seconds")
+    p.add_argument("--seconds", type=positive, help=UNTIL)
     p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
     p.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
     theirs = p.add_argument_group("a function of yours, of CUDA tensors (q, k, v, causal)",
@@ -135,7 +144,7 @@ class _Run(Run):
             try:
                 self.keep(step())
             except Exception as error:  # one shape need not cost the others
-                self.head["notes"].append(f"{study}, {dtype}: {type(error).__name__}: {error}")
+                self.trouble(f"{study}, {dtype}", error)
         print(TABLES[study](select(self.rows, study=study, dtype=dtype), self.mine), flush=True)
 
 

@@ -95,5 +95,5 @@ def subject_contender(subject):
             return lambda: subject.backward(do, none, q, k, v, o, lse, shape.causal)
         return by_autograd(shape, do, q, k, v, got)
 
-    return Contender(peer.name, peer.build, peer.read, roundings=peer.roundings, scale=peer.scale, heads=peer.heads,
+    return Contender(peer.name, peer.build, peer.read, rounding=peer.rounding, scale=peer.scale, heads=peer.heads,
                      gradient=gradient)

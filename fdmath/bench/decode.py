@@ -11,10 +11,11 @@ A record, `fdmath/bench/results/decode-{device}-{date}.json`, is the head of `re
     us, us_least, us_most  microseconds a call, median, least and most of the replays of a CUDA graph; null if not timed
     bytes, gb_per_s        K, V, q and o, each once; those bytes over us
     floor_us, share_of_floor   the time in which those bytes are read (see Floor); that over us
-    err_o            ‖o − exact‖ / ‖exact‖, Frobenius, exact in float64
-    err_lse          the largest |lse − exact|; null where none is returned
+    err_o            ‖o − exact‖ / ‖exact‖ for normal numbers, Frobenius, exact in float64
+    err_lse          for them, the largest |lse − exact|; null where none is returned
     v_ones_ulp       for v ≡ 1, how many steps of o's format the furthest o is away from 1
-    status, note     "ok", "wrong" (beyond `most_errors`), "failed" (it raised), "not run"; why, in words
+    status, note     "ok", "wrong" (beyond `most_errors` in one of `fdmath.bench.probes`, or inputs that it changed),
+                     "failed" (it raised), "not run"; why, in words
 
 This module needs no torch: it reads records anywhere.
 """
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra import rounding
+from fdmath.algebra.rounding import unit_roundoff
 from fdmath.bench import records
 
 FIELDS = (
@@ -111,14 +112,19 @@ class Floor(NamedTuple):
 
 
 def fit_floor(points):
-    """The Floor that fits (bytes, µs) points: least squares of (start + bytes/rate − t)/t.
+    """The Floor that fits (bytes, µs) points: least squares of (start + bytes/rate − t)/t, where start ≥ 0.
 
-    Raises ValueError for fewer than two sizes, or times that do not grow with the bytes.
+    Raises ValueError for fewer than two sizes, for times that are not positive numbers or do not grow with the bytes.
     """
     count, us = np.array(points, float).reshape(-1, 2).T
     if len(set(count)) < 2:
         raise ValueError(f"points must have at least two sizes; got {len(set(count))}")
+    if not np.all((us > 0) & np.isfinite(us)):
+        raise ValueError(f"points must have times above 0; got {us.tolist()}")
     start, slope = np.linalg.lstsq(np.stack([1 / us, count / us], 1), np.ones_like(us), rcond=None)[0]
+    if start < 0:
+        rate = count / us
+        start, slope = 0.0, np.sum(rate) / np.sum(rate * rate)
     if not slope > 0:
         raise ValueError("points must take longer the more bytes there are")
     return Floor(float(start), float(1e-3 / slope))
@@ -148,18 +154,38 @@ def timed(timing):
     return {"us": 1e6 * timing.median, "us_least": 1e6 * timing.least, "us_most": 1e6 * timing.most}
 
 
-def most_errors(dtype, roundings, level, keys):
-    """The most that {err_o, err_lse, v_ones_ulp} may be of a call that rounds to the 16-bit `dtype` `roundings` times.
+class Rounding(NamedTuple):
+    """What a call rounds to a 16-bit format on the way: `values`, two of them being P and o, and each score so often.
 
-    Two roundings are those of P and of o. For values that are independent and normal, each moves o by at most u in
-    the Frobenius norm (P's: E‖Σδpv‖² = Σδ²p²·dv ≤ u²·E‖o‖²); for v ≡ 1 each but the last moves o by one step at most.
-    Where l sums the rounded P, lse is off by u; beside that there are 16 roundings in float32 of an lse as large as
-    `level`, or of a number near 1. One chain over `keys` keys, 16 at a time, in matrix units that cut off what float32
-    does not hold, moves v ≡ 1 by 2^-23 each time, and always the same way (seen: two steps at 131072 keys in float16).
+    stats: the format in which it keeps m, l and lse. sums_rounded: whether its l may sum the rounded P.
     """
-    u, fine = rounding.unit_roundoff(dtype), rounding.unit_roundoff("float32")
-    return {"err_o": roundings * u, "err_lse": (roundings - 1) * u + 16 * fine * max(level, 1),
-            "v_ones_ulp": roundings - 1 + keys / 16 * 2 * fine / u}
+
+    values: int = 2
+    scores: int = 0
+    stats: str = "float32"
+    sums_rounded: bool = False
+
+
+def most_errors(dtype, rounding, dim, keys, size, level):
+    """The most that a call on inputs of the 16-bit `dtype` may err: err_o in units of Σp|v|, err_lse, v_ones_ulp.
+
+    size: the largest scale·Σ|q||k| of a score; level: the largest |lse|. Each number holds for every entry.
+    First the exponent of a weight, and with it lse. A score is a product of `dim` numbers in float32, whose matrix
+    units cut off what does not fit (2u a sum): γ_(d+2), as `rounding.score_error`. One chain over `keys` keys, 16 at a
+    time, cuts off 2u each time, and always the same way (seen: two steps at 131072 keys in float16). Beside that there
+    are 16 roundings of an lse as large as `level`, or of a number near 1. Scores that are rounded to 16 bits add u·size
+    each time; statistics kept in a lower format, m, l and lse of a part and lse of all, one rounding of each.
+    o: every value that is rounded moves it by u·Σp|v| at most, a sum of rounded P by u·|o|, which is no more; an
+    exponent that is off by e moves p by p·expm1(e), so o by expm1(e)·Σp|v − o|, at most twice Σp|v|.
+    v ≡ 1: all but the last rounding move o by one step, the chain as above.
+    """
+    u, fine, kept = (unit_roundoff(name) for name in (dtype, "float32", rounding.stats))
+    chain, high = keys / 16 * 2 * fine, max(level, 1)
+    exponent = 2 * (dim + 2) * fine * size + chain + 16 * fine * high + rounding.scores * u * size
+    exponent += 4 * kept * high if kept > fine else 0
+    return {"err_o": (rounding.values + 1) * u + 2 * math.expm1(exponent),
+            "err_lse": exponent + (u if rounding.sums_rounded else 0),
+            "v_ones_ulp": rounding.values - 1 + (chain + (4 * kept if kept > fine else 0)) / u}
 
 
 def judged(errors, most):
@@ -170,10 +196,12 @@ def judged(errors, most):
 
 
 def verdict(mine, other):
-    """"ahead", "level" or "behind": how the row `mine` stands to the row `other`.
+    """"ahead", "level" or "behind": how the row `mine` stands to the row `other`; "wrong" where one is not right.
 
     Level: the best replay of the slower one reaches the median of the faster one.
     """
+    if {mine["status"], other["status"]} != {"ok"}:
+        return "wrong"
     fast, slow = sorted((mine, other), key=lambda row: row["us"])
     if slow["us_least"] <= fast["us"]:
         return "level"

@@ -9,7 +9,17 @@ import gc
 from fdmath import _backends as backends
 from fdmath.bench.command import positive
 from fdmath.bench.decode import DTYPES, OURS, ROWS, TILED, Floor, Shape, best_peer, rows_named, verdict
-from fdmath.bench.device import PACKAGES, Run, cannot_run, lawful_subject, listed_dtypes, no_device, without_repeats
+from fdmath.bench.device import (
+    EXIT_CODES,
+    PACKAGES,
+    UNTIL,
+    Run,
+    cannot_run,
+    lawful_subject,
+    listed_dtypes,
+    no_device,
+    without_repeats,
+)
 from fdmath.verify.command import add_declarations
 
 PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA efficient, packed",
@@ -19,7 +29,7 @@ PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA effici
 STUDIES = ("steps", "splits", "lengths", "tiles", "merge", "errors")
 MEASURED = (
     *(f"kernels/{name}.py" for name in ("checks", "merge", "plan", "split_kv", "tuning")),
-    *(f"bench/{name}.py" for name in ("ceilings", "decode", "graphs", "measure", "peers", "studies")),
+    *(f"bench/{name}.py" for name in ("ceilings", "decode", "graphs", "measure", "peers", "probes", "studies")),
 )  # fmt: skip
 HEADS = {OURS: "fdmath", TILED: "tile"} | {name: word for word, name in PEERS.items()}
 
@@ -30,8 +40,7 @@ def parser():
         prog="fdmath bench decode", conflict_handler="resolve",
         description="Split-KV decoding on a CUDA device, timed in turn with what one would take instead and beside the "
         "time in which the bytes are read.",
-        epilog="exit code: 0 measured, 1 an output is wrong, fdmath or the subject failed, or the subject breaks a law "
-        "(not timed then), 2 could not run")
+        epilog=EXIT_CODES)
     p.add_argument("--rows", nargs="+", default=None, metavar="ROWS",
                    help=f"{', '.join(ROWS)}, all (the default), or names of rows")
     own, shape = p.add_argument_group("a shape of your own, instead of --rows"), Shape("")
@@ -41,7 +50,7 @@ def parser():
                    help=f"beside fdmath, any of {', '.join(PEERS)} (default: all); nothing: none")
     p.add_argument("--studies", nargs="*", default=(), choices=(*STUDIES, "all"), metavar="STUDY",
                    help=f"more measurements of the kernel: {', '.join(STUDIES)}, all")
-    p.add_argument("--seconds", type=positive, help="begin nothing more after so many seconds")
+    p.add_argument("--seconds", type=positive, help=UNTIL)
     p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
     p.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
     theirs = p.add_argument_group("a function of yours, of CUDA tensors",
@@ -126,7 +135,7 @@ class _Run(Run):
                 for found in self.bar(studies[name](bench), f"{dtype} {name}", bench):
                     self.keep(found)
             except Exception as error:  # one study need not cost the others
-                self.head["notes"].append(f"study {name}, {dtype}: {type(error).__name__}: {error}")
+                self.trouble(f"study {name}, {dtype}", error)
 
 
 def ceilings_table(head):

@@ -4,7 +4,6 @@ import itertools
 import shlex
 import sys
 import time
-from pathlib import Path
 
 from tqdm.auto import tqdm
 
@@ -14,6 +13,9 @@ from fdmath.bench.decode import failed
 from fdmath.verify.command import declared_subject
 from fdmath.verify.judge import verify
 
+EXIT_CODES = ("exit code: 0 measured, and all of it right, 1 an output is wrong, fdmath or the subject failed, or the "
+              "subject breaks a law (not timed then), 2 could not run, or nothing was measured within --seconds")
+UNTIL = "begin nothing more after so many seconds; the exit code is that of what was measured until then"
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 """What stands with its version in every record."""
 
@@ -40,12 +42,12 @@ def no_device():
 def cannot_run(args, missing):
     """Whether nothing can be measured, for the reason `missing` (see `no_device`), which is then printed.
 
-    Where the file of --json cannot be written, that is raised now, before all the work.
+    Where the file of --json cannot be written, that is raised now, before all the work; what it holds stays there.
     """
     if missing:
         print(f"could not run: {missing}; fdmath bench cpu measures decoding without one", file=sys.stderr)
     elif args.json:
-        Path(args.json).write_text("", encoding="utf-8")
+        records.check_writable(args.json)
     return bool(missing)
 
 
@@ -70,6 +72,7 @@ class Run:
 
     def __init__(self, name, args, words, packages, measured, mine):
         self.args, self.mine, self.rows, self.begun = args, mine, [], time.monotonic()
+        self.broken = False
         shown = ["FILE" if before == "--json" else word for before, word in itertools.pairwise(["", *words])]
         device = backends.load("torch.cuda:get_device_name")()
         self.head = records.provenance(f"fdmath bench {name} {shlex.join(shown)}".strip(), packages, measured, device)
@@ -105,14 +108,24 @@ class Run:
         """Nothing; the rows are kept and, if a file is named, all so far written to it."""
         self.rows += rows
         if self.args.json:
-            text = records.text_of(self.head, self.rows)
-            Path(self.args.json).write_text(text, encoding="utf-8", newline="\n")
+            records.save(self.args.json, records.text_of(self.head, self.rows))
+
+    def trouble(self, what, error):
+        """Nothing; a part that raised is noted, so that the rest can go on, and the exit code will say so."""
+        self.broken = True
+        self.head["notes"].append(f"{what}: {type(error).__name__}: {error}")
 
     def finish(self):
-        """The exit code, 1 where something is broken or missing; the notes are printed and the record is written."""
-        self.keep([])
+        """The exit code; the notes are printed and, where there are rows, the record is written.
+
+        1 where something is broken, else 2 where the time was up before there was a row, else 0.
+        """
         print(*self.head["notes"], f"seconds: {self.head['seconds']}", sep="\n")
-        return 1 if self.head["notes"] or any(failed(row, self.mine) for row in self.rows) else 0
+        if self.rows:
+            self.keep([])
+        if self.broken or any(failed(row, self.mine) for row in self.rows):
+            return 1
+        return 0 if self.rows else 2
 
 
 def without_repeats(lines):

@@ -1,15 +1,15 @@
 """Rows of decoding, measured: every peer checked against float64 and timed in turn with the others. Needs torch."""
 
+import functools
 import subprocess
 import time
 from dataclasses import dataclass
 
 import torch
 
-import fdmath
 from fdmath.bench import graphs
 from fdmath.bench.decode import Floor, judged, most_errors, row_of, steps_from_one, timed
-from fdmath.verify.cases import CallCase
+from fdmath.bench.probes import largest, probes
 
 SLOW = 0.05
 """The seconds of one call from which a peer is not timed."""
@@ -55,31 +55,36 @@ class Bench:
         return graphs.alternating(captured) | broken
 
 
-def exact(q, k, v, scale=None, heads="interleaved"):
-    """(o, lse) of attention by definition in float64, on the tensors' device; heads: as a Subject declares them."""
-    order = torch.as_tensor(CallCase(q, k, v).heads_in_order(_Heads(heads)), device=q.device)
-    state = fdmath.attention(q[:, order].double(), k.double(), v.double(), scale=scale)
-    return [x[:, torch.argsort(order)] for x in state]
+CHANGED = "changes its inputs"
 
 
-@dataclass(frozen=True)
-class _Heads:
-    heads: str
+def errors(peer, call, place, probes):
+    """(what a peer's call errs, {err_o, err_lse, v_ones_ulp}; what is wrong with it, a list of texts).
 
-
-def errors(peer, call, q, k, v, right):
-    """{err_o, err_lse, v_ones_ulp} of a peer's call on one input set, whose exact (o, lse) is `right`.
-
-    v is set to 1 in place for the last of them, and set back: a call that stores its answers would be found out.
+    The inputs of every Probe are laid into the tensors `place`, one after the other: an answer, or a key, that was
+    stored by its address would be found out. Nothing more is asked once the call has changed them.
     """
-    o, lse = (None if x is None else x.to(right[0].device) for x in peer.read(call(q, k, v), q, k, v))
-    found = {"err_o": relative(o, right[0]), "err_lse": None if lse is None else _largest(lse, right[1])}
-    kept = v.clone()
-    v.fill_(1)
-    ones, _ = peer.read(call(q, k, v), q, k, v)
-    v.copy_(kept)
-    eps = torch.finfo(v.dtype).eps
-    return found | {"v_ones_ulp": steps_from_one(ones.double().cpu().numpy(), eps)}
+    found, said = {}, []
+    for probe in probes:
+        for x, right in zip(place, probe.inputs, strict=True):
+            x.copy_(right)
+        o, lse = (None if x is None else x.to(probe.o.device) for x in peer.read(call(*place), *place))
+        if not all(map(same_bits, place, probe.inputs)):
+            return found, [*said, CHANGED]
+        ratios = probe.ratios(o, lse, peer.rounding)
+        if probe.name == "ones":
+            eps = torch.finfo(place[-1].dtype).eps
+            found["v_ones_ulp"] = steps_from_one(o.double().cpu().numpy(), eps)
+        elif probe.name == "random":
+            found |= {"err_o": relative(o, probe.o), "err_lse": None if lse is None else largest(lse, probe.lse)}
+        said += [f"{name} of {probe.name} inputs is {ratio:.3g} of what it may be" for name, ratio in ratios.items()
+                 if ratio is not None and not ratio <= 1]
+    return found, said
+
+
+def same_bits(x, y):
+    """Whether two tensors of 16-bit numbers hold the same bits."""
+    return torch.equal(x.view(torch.int16), y.view(torch.int16))
 
 
 def relative(got, right):
@@ -89,31 +94,30 @@ def relative(got, right):
     return float((got.double() - right).norm() / right.norm())
 
 
-def _largest(got, right):
-    """The largest |got − right|; NaN for another shape, or if one is NaN."""
-    return float((got.double() - right).abs().max()) if got.shape == right.shape else float("nan")
+def checked(bench, shape, peer, probes):
+    """(call, row fields) of a peer at a shape: what it errs, whether that may be, and how it fails, if so.
 
-
-def checked(bench, shape, peer, sets):
-    """(call, row fields) of a peer at a shape: what it errs on set 0, whether that may be, and how it fails, if so.
-
-    call is None for what shall not be timed.
+    probes(): the list of Probes. call is None for what shall not be timed: it is slow, or changes what others read.
     """
     why = peer.why_not(bench.dtype)
     if why is not None:
         return None, {"status": "not run", "note": why}
     try:
-        call = peer.build(shape)
-        first = [x.clone() for x in sets[0]]  # with the strides that they have
-        right = exact(*first, peer.scale, peer.heads)
-        found = errors(peer, call, *first, right) | {"num_splits": peer.splits(*first) if peer.splits else None}
-        seconds = graphs.one_call_seconds(call, first) if first[0].is_cuda else 0.0
+        call, asked = peer.build(shape), probes()
+        place = [x.clone() for x in asked[0].inputs]  # with the strides that they have
+        found, said = errors(peer, call, place, asked)
+        if CHANGED in said:
+            return None, found | {"status": "wrong", "note": "; ".join(said)}
+        found["num_splits"] = peer.splits(*place) if peer.splits else None
+        seconds = graphs.one_call_seconds(call, place) if place[0].is_cuda else 0.0
     except (Exception, SystemExit) as error:  # a peer may raise anything
         return None, failure(error)
-    found |= judged(found, most_errors(bench.dtype, peer.roundings, float(right[1].abs().max()), shape.keys))
-    if seconds > SLOW:
-        return None, found | {"status": "not run", "note": f"one call takes {seconds:.2g} s, more than {SLOW} s"}
-    return call, found
+    most = {"v_ones_ulp": most_errors(bench.dtype, peer.rounding, shape.dim, shape.keys, 0, 0)["v_ones_ulp"]}
+    said += [note for note in [judged(found, most)["note"]] if note]
+    slow = seconds > SLOW
+    status = "wrong" if said else "not run" if slow else "ok"
+    said += [f"one call takes {seconds:.2g} s, more than {SLOW} s"] if slow else []
+    return None if slow else call, found | {"status": status, "note": "; ".join(said) or None}
 
 
 def failure(error):
@@ -124,12 +128,13 @@ def failure(error):
 def peer_rows(bench, shape, peers, study="peers"):
     """The rows of one shape: every peer of the list `peers` checked, then all timed in turn."""
     layouts = {first: bench.inputs.sets(shape, first) for first in {peer.keys_first for peer in peers}}
+    asked = functools.cache(lambda first, scale, heads: probes(*layouts[first][0], scale, heads))
     found, calls = {}, {}
     for peer in peers:
-        sets = layouts[peer.keys_first]
-        call, found[peer.name] = checked(bench, shape, peer, sets)
+        of_peer = functools.partial(asked, peer.keys_first, peer.scale, peer.heads)
+        call, found[peer.name] = checked(bench, shape, peer, of_peer)
         if call is not None:
-            calls[peer.name] = call, sets
+            calls[peer.name] = call, layouts[peer.keys_first]
     for name, timing in bench.timings(calls).items():
         found[name] |= failure(timing) if isinstance(timing, BaseException) else timed(timing)
     return [bench.row(study, shape, peer.name, tile=peer.tile, **found[peer.name]) for peer in peers]

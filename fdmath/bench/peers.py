@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from fdmath import _backends as backends
-from fdmath.bench.decode import DTYPES, OURS, TILE, TILED
+from fdmath.bench.decode import DTYPES, OURS, TILE, TILED, Rounding
 from fdmath.verify.cases import CallCase
 
 SPLITS = 8
@@ -27,7 +27,7 @@ class Peer:
 
     build(shape): the call(q, k, v) that is timed. read(got, q, k, v): the (o, lse or None) that its answer means.
     package: what must be installed. dtypes: what it takes. keys_first: whether its cache has the keys before the heads
-    in memory. roundings: how often it rounds to the 16-bit format on the way (P and o: two), see `most_errors`.
+    in memory. rounding: what it rounds to the 16-bit format on the way, see `most_errors`.
     tile: keys a split, where that is fixed. splits(q, k, v): how many splits it takes, where that is known.
     scale, heads: as a Subject declares them.
     """
@@ -38,7 +38,7 @@ class Peer:
     package: str = "torch"
     dtypes: tuple = DTYPES
     keys_first: bool = False
-    roundings: int = 2
+    rounding: Rounding = Rounding()
     tile: int | None = None
     splits: Callable | None = None
     scale: float | None = None
@@ -159,7 +159,7 @@ PEERS = {
         Peer("SDPA cuDNN", functools.partial(sdpa_call, "CUDNN_ATTENTION")),
         Peer("SDPA flash", functools.partial(sdpa_call, "FLASH_ATTENTION")),
         Peer("SDPA efficient, packed", _efficient),
-        Peer("eager, grouped", _eager, roundings=8),  # scores twice, each as e^s moves by (1 + |s|)·u, P, o: |s| ≈ 2
+        Peer("eager, grouped", _eager, rounding=Rounding(scores=2)),
         Peer("FlexAttention, mask", flex_call),
         Peer("xFormers split-K", _xformers, package="xformers", keys_first=True),
         Peer("FlashAttention-3", flash3_call, package="fa3_fwd", dtypes=("bfloat16",), keys_first=True),
@@ -182,8 +182,8 @@ def subject_peer(subject):
         o, lse = CallCase(q, k, v).adopted(subject, got)  # alone the shapes of q, k, v matter
         return torch.from_numpy(np.asarray(o, np.float64)), torch.from_numpy(np.asarray(lse, np.float64))
 
-    roundings = 8 if subject.stats_dtype in DTYPES else 2
-    return Peer(subject.name, build, read, roundings=roundings, scale=subject.scale, heads=subject.heads)
+    rounding = Rounding(stats=subject.stats_dtype or "float32", sums_rounded=subject.p_dtype is not None)
+    return Peer(subject.name, build, read, rounding=rounding, scale=subject.scale, heads=subject.heads)
 
 
 def on_device(subject, device="cuda"):

@@ -5,6 +5,7 @@ A record is {schema, command, commit, device, versions, date, rows, …}, in `fd
 """
 
 import datetime
+import errno
 import json
 import math
 import os
@@ -69,8 +70,43 @@ def _rounded(x):
 def write(folder, what, head, rows):
     """The path of the record that is now in the folder: {what}-{date}.json."""
     path = Path(folder) / f"{what}-{head['date']}.json"
-    path.write_text(text_of(head, rows), encoding="utf-8", newline="\n")
+    save(path, text_of(head, rows))
     return path
+
+
+def save(path, text):
+    """Nothing; the file holds the text, and what it held before until all of it is written: one beside it is moved.
+
+    What is no file, a pipe or a device, is written to.
+    """
+    beside = _beside(path)
+    if beside is None:
+        Path(path).write_text(text, encoding="utf-8", newline="\n")
+        return
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(Path(path).resolve())
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def check_writable(path):
+    """Nothing; OSError where `save` could not write, and the file is left as it is."""
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder", str(path))
+    beside = _beside(path)
+    if beside is not None:
+        beside.write_text("", encoding="utf-8")
+        beside.unlink()
+
+
+def _beside(path):
+    """A file of this process in the folder in which the path ends; None where it names something that is no file."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        return None
+    path = path.resolve()
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def newest(what):

@@ -97,6 +97,21 @@ def test_what_cannot_run_says_why_in_each_of_its_passes():
     assert CONTENDERS["FlashAttention-3"].passes == ("forward",)
 
 
+@pytest.mark.parametrize("change", range(3))
+def test_one_that_changes_its_inputs_is_wrong_and_the_others_get_them_as_they_were(change):
+    def build(shape):
+        def call(*tensors):
+            found = right(shape)(*tensors)
+            tensors[change].detach().mul_(1.5)
+            return found
+
+        return call
+
+    rows = rows_of(Contender("changes", build), Contender("right", right))
+    assert [(row["status"], row["us"] is None) for row in rows] == [("wrong", True), ("ok", False)] * 2
+    assert rows[0]["note"] == rows[2]["note"] == "changes its inputs"
+
+
 def test_where_the_memory_is_too_small_for_float64_nothing_is_compared(monkeypatch):
     def full(*args, **options):
         raise torch.OutOfMemoryError

@@ -8,7 +8,7 @@ import pytest
 
 import fdmath.bench
 from fdmath.bench import decode
-from fdmath.bench.decode import OURS, Floor, Shape
+from fdmath.bench.decode import OURS, Floor, Rounding, Shape
 
 
 def a_row(implementation, us, least=None, status="ok"):
@@ -52,7 +52,17 @@ def test_the_floor_weighs_points_by_what_they_miss_of_their_own_time():
     assert sum(x * x for x in misses) < sum((np.polyval(absolute, count) / us - 1) ** 2 for count, us in points)
 
 
-@pytest.mark.parametrize("points", [[], [(5, 1.0)], [(5, 1.0), (5, 2.0)], [(5, 2.0), (50, 2.0), (500, 1.0)]])
+def test_the_start_of_a_floor_is_never_negative():
+    points = [(2**20, 1.0), (2**21, 3.0), (2**22, 8.0)]
+    floor = decode.fit_floor(points)
+    assert floor.start_us == 0 and floor.us(1) > 0
+    missed = [sum((Floor(0.0, floor.gb_per_s * by).us(count) / us - 1) ** 2 for count, us in points)
+              for by in (0.99, 1, 1.01)]
+    assert missed[1] == min(missed)
+
+
+@pytest.mark.parametrize("points", [
+    [(5, 1.0), (50, math.nan)], [(5, 0.0), (50, 1.0)], [(5, -1.0), (50, 1.0)], [(5, 1.0), (50, math.inf)], [], [(5, 1.0)], [(5, 1.0), (5, 2.0)], [(5, 2.0), (50, 2.0), (500, 1.0)]])
 def test_points_without_a_floor_are_refused(points):
     with pytest.raises(ValueError, match="^points must"):
         decode.fit_floor(points)
@@ -73,21 +83,39 @@ def test_times_are_microseconds():
     assert decode.timed(timing) == {"us": 2e6, "us_least": 1e6, "us_most": 4e6}
 
 
+def most(dtype="float16", keys=8192, dim=128, size=8.0, level=10.0, **how):
+    """What a call may err, by what it rounds."""
+    return decode.most_errors(dtype, Rounding(**how), dim, keys, size, level)
+
+
 @pytest.mark.parametrize("field", ["err_o", "err_lse", "v_ones_ulp"])
 def test_each_error_beyond_its_budget_is_wrong_and_nan_is(field):
-    most = decode.most_errors("float16", 2, 10.0, 8192)
-    assert decode.judged(most, most) == {"status": "ok", "note": None}
-    for bad in (2 * most[field], math.nan, math.inf):
-        found = decode.judged(most | {field: bad}, most)
+    allowed = most()
+    assert decode.judged(allowed, allowed) == {"status": "ok", "note": None}
+    for bad in (2 * allowed[field], math.nan, math.inf):
+        found = decode.judged(allowed | {field: bad}, allowed)
         assert found["status"] == "wrong" and found["note"].startswith(field)
-    assert decode.judged(most | {"err_lse": None}, most)["status"] == "ok"
+    assert decode.judged(allowed | {"err_lse": None}, allowed)["status"] == "ok"
 
 
-def test_budgets_grow_with_the_roundings_and_name_the_format():
-    half, brain = (decode.most_errors(dtype, 2, 10.0, 8192) for dtype in decode.DTYPES)
-    assert half["err_o"] == 2 * 2.0**-11 and brain["err_o"] == 2 * 2.0**-8 and half["v_ones_ulp"] == 1.125
-    assert decode.most_errors("float16", 8, 10.0, 8192)["err_o"] == 4 * half["err_o"]
-    assert decode.most_errors("float16", 2, 10.0, 131072)["v_ones_ulp"] == 3
+def test_budgets_are_the_sum_of_what_is_rounded():
+    fine = 2.0**-24
+    for dtype, u in (("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        exponent = 2 * 130 * fine * 8 + 1024 * fine + 160 * fine
+        found = most(dtype)
+        assert found == {"err_o": 3 * u + 2 * math.expm1(exponent), "err_lse": exponent,
+                         "v_ones_ulp": 1 + 1024 * fine / u}
+        assert most(dtype, sums_rounded=True)["err_lse"] == exponent + u
+        assert most(dtype, scores=2)["err_lse"] == exponent + 2 * u * 8
+        assert most(dtype, values=3)["err_o"] - found["err_o"] == pytest.approx(u)
+        assert most(dtype, stats="bfloat16")["err_lse"] == exponent + 4 * 2.0**-8 * 10
+    assert most(keys=131072)["v_ones_ulp"] == 3
+
+
+@pytest.mark.parametrize("dtype", decode.DTYPES)
+@pytest.mark.parametrize("keys", [256, 16384])
+def test_an_lse_of_float32_may_not_be_off_by_what_sixteen_bits_would_lose(dtype, keys):
+    assert most(dtype, keys=keys, size=20.0, level=math.log(keys) + 1)["err_lse"] < 0.0035 / 4
 
 
 @pytest.mark.parametrize("ours, best, word", [
@@ -95,6 +123,11 @@ def test_budgets_grow_with_the_roundings_and_name_the_format():
     ((10, 9.9), (12, 10), "level"), ((10, 10), (10, 10), "level"), ((12, 10.1), (10, 1), "behind")])
 def test_level_is_within_the_spread_of_the_slower_one(ours, best, word):
     assert decode.verdict(a_row(OURS, *ours), a_row("other", *best)) == word
+
+
+def test_what_is_wrong_is_never_ahead():
+    rows = [a_row(OURS, 1, status="wrong"), a_row("other", 5)]
+    assert decode.verdict(*rows) == decode.verdict(*rows[::-1]) == "wrong"
 
 
 def test_the_best_peer_is_right_timed_and_no_version_of_ours():

@@ -9,14 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from fdmath.bench import ceilings, command, decode, decode_command, graphs, measure, peers, records  # noqa: E402
+from fdmath.bench import ceilings, command, decode, decode_command, graphs, measure, peers, probes, records  # noqa: E402
 from fdmath.bench import device as device_bench  # noqa: E402
 from fdmath.bench.decode import OURS, TILED, Shape  # noqa: E402
 from fdmath.bench.peers import Peer  # noqa: E402
 from fdmath.bench.timing import Timing  # noqa: E402
 
 MINE = '''
-from fdmath.bench.measure import exact
+from fdmath.bench.probes import exact
 
 def right(q, k, v):
     o, lse = exact(q, k, v)
@@ -35,7 +35,7 @@ SMALL = ["decode", "--batch", "2", "--q-heads", "4", "--keys", "40", "--dim", "1
 def right(shape):
     """A decode that is right, with lse."""
     def call(q, k, v):
-        o, lse = measure.exact(q, k, v)
+        o, lse = probes.exact(q, k, v)
         return o.to(q.dtype), lse.float()
 
     return call
@@ -126,7 +126,31 @@ def test_a_wrong_output_is_code_1(device, capsys):
     device["SDPA flash"] = Peer("SDPA flash", lambda shape: lambda q, k, v: (q * float("nan"), None))
     assert command.main([*SMALL, "--dtypes", "float16", "--peers", "flash"]) == 1
     out = capsys.readouterr().out
-    assert "SDPA flash: wrong: err_o nan" in out and "20.00!" in out
+    assert "SDPA flash: wrong: err_o of random inputs is nan" in out and "20.00!" in out
+
+
+def test_ours_is_not_ahead_where_it_is_wrong(device, monkeypatch, capsys):
+    device[OURS] = Peer(OURS, lambda shape: lambda q, k, v: (2 * right(shape)(q, k, v)[0], None))
+    times = {OURS: Timing(10e-6, 9e-6, 11e-6), "SDPA flash": Timing(20e-6, 19e-6, 21e-6)}
+    monkeypatch.setattr(measure.Bench, "timings", lambda self, calls: {name: times.get(name) or times["SDPA flash"]
+                                                                       for name in calls})
+    assert command.main([*SMALL, "--dtypes", "float16", "--peers", "flash"]) == 1
+    out = capsys.readouterr().out
+    assert "10.00!" in out and "ahead" not in out and " wrong " in out
+
+
+def test_a_subject_that_breaks_a_law_leaves_the_record_as_it_was(device, monkeypatch, tmp_path):
+    monkeypatch.setattr(device_bench, "verify", functools.partial(device_bench.verify, laws=["anchor"], cases=5))
+    path = tmp_path / "out.json"
+    path.write_text("precious", encoding="utf-8")
+    assert command.main([*SMALL, "--role", "partial", "--subject", "mine:without_scale", "--json", str(path)]) == 1
+    assert path.read_text(encoding="utf-8") == "precious"
+
+
+def test_time_that_is_up_is_no_fault_of_what_was_measured(device, monkeypatch, capsys):
+    monkeypatch.setattr(measure.Bench, "over", property(lambda self: self.dtype == "bfloat16"))
+    assert command.main([*SMALL, "--seconds", "5"]) == 0
+    assert "bfloat16: stopped after 5 s" in capsys.readouterr().out
 
 
 def test_a_subject_is_timed_once_it_has_passed_the_laws(device, monkeypatch, capsys):
@@ -142,7 +166,7 @@ def test_a_subject_is_timed_once_it_has_passed_the_laws(device, monkeypatch, cap
 
 def test_nothing_more_is_begun_when_the_time_is_up(device, monkeypatch, capsys):
     monkeypatch.setattr(measure.Bench, "over", True)
-    assert command.main([*SMALL, "--seconds", "5"]) == 1
+    assert command.main([*SMALL, "--seconds", "5"]) == 2  # nothing was measured
     assert "float16: stopped after 5 s" in capsys.readouterr().out
 
 

@@ -37,7 +37,11 @@ def test_a_missing_device_is_said_and_a_file_that_cannot_be_written_is_said_firs
     assert device.cannot_run(arguments(json="/absent/file"), "there is none")
     assert "there is none" in capsys.readouterr().err
     path = tmp_path / "out.json"
-    assert not device.cannot_run(arguments(json=str(path)), "") and path.exists()
+    assert not device.cannot_run(arguments(json=str(path)), "") and list(tmp_path.iterdir()) == []
+    path.write_text("precious", encoding="utf-8")
+    assert not device.cannot_run(arguments(json=str(path)), "") and path.read_text(encoding="utf-8") == "precious"
+    with pytest.raises(IsADirectoryError):
+        device.cannot_run(arguments(json=str(tmp_path)), "")
     with pytest.raises(OSError):
         device.cannot_run(arguments(json="/absent/file"), "")
 
@@ -55,12 +59,24 @@ def test_a_record_names_its_command_and_is_written_as_it_grows(run, tmp_path):
 @pytest.mark.parametrize("row, notes, code", [
     ({"status": "ok", "implementation": "mine"}, [], 0), ({"status": "failed", "implementation": "mine"}, [], 1),
     ({"status": "failed", "implementation": "other"}, [], 0), ({"status": "wrong", "implementation": "other"}, [], 1),
-    ({"status": "ok", "implementation": "mine"}, ["stopped"], 1)])
-def test_the_code_says_what_is_broken_or_missing(run, row, notes, code, capsys):
+    ({"status": "ok", "implementation": "mine"}, ["stopped"], 0),
+    ({"status": "wrong", "implementation": "mine"}, ["stopped"], 1)])
+def test_the_code_says_what_is_broken_and_not_that_the_time_was_up(run, row, notes, code, capsys):
     it = run()
     it.keep([row])
     it.head["notes"] += notes
     assert it.finish() == code and all(note in capsys.readouterr().out for note in notes)
+
+
+def test_a_part_that_raised_is_code_1_and_nothing_measured_is_code_2(run, tmp_path, capsys):
+    path = tmp_path / "out.json"
+    path.write_text("precious", encoding="utf-8")
+    nothing = run(json=str(path))
+    assert nothing.finish() == 2 and path.read_text(encoding="utf-8") == "precious"
+    it = run()
+    it.keep([{"status": "ok", "implementation": "mine"}])
+    it.trouble("study", OSError("no memory"))
+    assert it.finish() == 1 and "study: OSError: no memory" in capsys.readouterr().out
 
 
 def test_nothing_more_is_begun_when_the_time_is_up(run):

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from fdmath.bench import decode, graphs, measure, peers, studies  # noqa: E402
+from fdmath.bench import decode, graphs, measure, peers, probes, studies  # noqa: E402
 from fdmath.bench.decode import OURS, TILED, Floor, Shape  # noqa: E402
 from fdmath.bench.measure import Bench  # noqa: E402
 from fdmath.bench.peers import PEERS, Peer  # noqa: E402
@@ -29,15 +29,15 @@ def pretended(calls):
     return found
 
 
-def bench(dtype="float16", shapes=(SMALL,)):
+def bench(dtype="float16", shapes=(SMALL,), seed=0):
     """A Bench on the CPU."""
-    return Bench(graphs.Inputs(dtype, shapes, device="cpu", rotated=1), Floor(2.0, 4000.0), time_all=pretended)
+    return Bench(graphs.Inputs(dtype, shapes, device="cpu", rotated=1, seed=seed), Floor(2.0, 4000.0), time_all=pretended)
 
 
 def right(shape):
     """A decode that is right, rounded to the inputs' format once."""
     def call(q, k, v):
-        o, lse = measure.exact(q, k, v)
+        o, lse = probes.exact(q, k, v)
         return o.to(q.dtype), lse.float()
 
     return call
@@ -61,7 +61,8 @@ def test_a_right_peer_is_timed_with_its_errors(dtype):
     (lambda o, lse: (o * 1.01, lse), "err_o"), (lambda o, lse: (o, lse / math.log(2)), "err_lse"),
     (lambda o, lse: (o * math.nan, lse), "err_o"), (lambda o, lse: (o, lse * math.nan), "err_lse"),
     (lambda o, lse: (o[..., :1], lse), "err_o"), (lambda o, lse: (o, lse[..., None]), "err_lse"),
-    (lambda o, lse: (o.roll(1, 1), lse), "err_o"), (lambda o, lse: (torch.where(o == 1, 1.01, o), lse), "v_ones_ulp")])
+    (lambda o, lse: (o.roll(1, 1), lse), "err_o"), (lambda o, lse: (torch.where(o == 1, 1.01, o), lse), "v_ones_ulp"),
+    (lambda o, lse: (o, lse + 0.0035), "err_lse")])
 def test_a_wrong_peer_is_marked_by_what_is_wrong_and_the_rest_goes_on(change, field):
     rows = measure.peer_rows(bench(), SMALL, [broken(change), Peer("right", right)])
     assert [row["status"] for row in rows] == ["wrong", "ok"] and field in rows[0]["note"]
@@ -78,6 +79,118 @@ def test_a_stored_answer_is_found_out():
     assert row["status"] == "wrong" and "v_ones_ulp" in row["note"]
 
 
+LONG = Shape("long", 1, 4, 2, 16, 16384)
+
+
+def of_keys(chosen):
+    """A Peer that is right, but for the keys chosen(k) that it sees."""
+    return Peer("broken", lambda shape: lambda q, k, v: right(shape)(q, chosen(k), chosen(v)))
+
+
+def without(*lost):
+    """What is left of keys without some."""
+    def rest(x):
+        gone = {j % x.shape[2] for j in lost}
+        return x[:, :, [j for j in range(x.shape[2]) if j not in gone]]
+
+    return rest
+
+
+@pytest.mark.parametrize("dtype", decode.DTYPES)
+@pytest.mark.parametrize("shape", [LONG, SMALL, LONG._replace(q_heads=1, kv_heads=1, dim=1)])
+@pytest.mark.parametrize("chosen", [
+    without(-1), without(0), without(-1, -2, -3, -4), lambda x: torch.cat([x, x[:, :, -1:]], 2),
+    lambda x: torch.cat([x[:, :, :1], x], 2)])
+def test_one_key_lost_or_twice_is_wrong_however_many_there_are(dtype, shape, chosen):
+    (row,) = measure.peer_rows(bench(dtype, [shape]), shape, [of_keys(chosen)])
+    assert row["status"] == "wrong" and "err_o of weighted inputs" in row["note"]
+
+
+@pytest.mark.parametrize("lost", [(4096,), (4095,), (2048 + 4096,), range(256, 512)])
+def test_a_key_lost_at_a_border_and_a_lost_tile_are_wrong(lost):
+    shape = LONG._replace(q_heads=1, kv_heads=1, dim=64)
+    (row,) = measure.peer_rows(bench("bfloat16", [shape]), shape, [of_keys(without(*lost))])
+    assert row["status"] == "wrong" and "err_o of weighted inputs" in row["note"]
+
+
+@pytest.mark.parametrize("dtype", decode.DTYPES)
+@pytest.mark.parametrize("heads, dim, keys", [(1, 1, 1), (1, 1, 64), (1, 2, 1024), (2, 16, 3), (1, 64, 8192)])
+def test_one_that_is_right_is_never_wrong_even_where_o_cancels(dtype, heads, dim, keys):
+    """P and o are rounded, and l sums the P that was."""
+    def build(shape):
+        def call(q, k, v):
+            scores = q.double() @ k.double().mT * shape.dim**-0.5
+            p = torch.exp(scores - scores.amax(-1, keepdim=True)).to(q.dtype).double()
+            return (p @ v.double() / p.sum(-1, keepdim=True)).to(q.dtype), None
+
+        return call
+
+    shape = Shape("a", 1, heads, heads, dim, keys)
+    seeds = range(30 if keys == 64 else 3)
+    rows = [measure.peer_rows(bench(dtype, [shape], seed), shape, [Peer("rounded", build)])[0] for seed in seeds]
+    assert [row["note"] for row in rows if row["status"] != "ok"] == []
+    if keys == 64:
+        u = torch.finfo(getattr(torch, dtype)).eps / 2
+        assert max(row["err_o"] for row in rows) > 2 * u  # relative to an o that cancels, no bound
+
+
+@pytest.mark.parametrize("change", ["q", "k", "v"])
+@pytest.mark.parametrize("keys_first", [False, True])
+def test_one_that_changes_its_inputs_is_wrong_and_not_timed(change, keys_first):
+    def build(shape):
+        def call(**tensors):
+            found = right(shape)(**tensors)
+            tensors[change].mul_(1.5)
+            return found
+
+        return lambda q, k, v: call(q=q, k=k, v=v)
+
+    rows = measure.peer_rows(bench(), SMALL, [Peer("changes", build, keys_first=keys_first), Peer("right", right)])
+    assert [(row["status"], row["us"]) for row in rows] == [("wrong", None), ("ok", 3.0)]
+    assert rows[0]["note"] == "changes its inputs"
+
+
+@pytest.mark.parametrize("stored", range(3))
+def test_keys_that_are_stored_by_their_address_are_found_out(stored):
+    kept = {}
+
+    def build(shape):
+        def call(*tensors):
+            at = tensors[stored].data_ptr()
+            kept.setdefault(at, tensors[stored].clone())
+            return right(shape)(*(kept[at] if i == stored else x for i, x in enumerate(tensors)))
+
+        return call
+
+    (row,) = measure.peer_rows(bench(), SMALL, [Peer("stores", build)])
+    assert row["status"] == "wrong" and "weighted inputs" in row["note"]
+
+
+@pytest.mark.parametrize("declared, status", [({}, "wrong"), ({"stats_dtype": "bfloat16"}, "ok")])
+def test_an_lse_in_sixteen_bits_is_right_only_where_that_is_declared(declared, status):
+    def low(q, k, v):
+        o, lse = right(SMALL)(q, k, v)
+        return o, lse.to(torch.bfloat16).float()
+
+    subject = Subject("mine", "partial", low, library="torch", **declared)
+    (row,) = measure.peer_rows(bench("bfloat16"), SMALL, [peers.subject_peer(subject)])
+    assert row["status"] == status, row["note"]
+
+
+@pytest.mark.parametrize("dtype", decode.DTYPES)
+def test_keys_of_the_weighted_probe_weigh_in_every_part_of_the_cache(dtype):
+    for count, keys in ((64, 16384), (64, 64), (5, 5), (1, 1)):
+        shape = Shape("a", 2, 4, 2, 64, keys)
+        q, k, v = bench(dtype, [shape]).inputs.sets(shape)[0]
+        asked = probes.probe("weighted", *probes.weighted(q, k, v))
+        places = [x.nonzero()[:, 0] for x in asked.v.sum(-1).flatten(0, 1)]
+        assert all(len(x) == count and x[0] == 0 and x[-1] == keys - 1 for x in places)
+        assert all((x * count // keys).tolist() == list(range(count)) for x in places)
+        own = asked.o[..., :count]  # the weight of each of them
+        assert own.min() > 1 / 4 / count and own.sum(-1).min() > 0.8 and not asked.o[..., count:].any()
+        assert torch.equal(asked.spread, asked.o)
+
+
 def test_what_raises_fails_with_its_words_and_the_rest_goes_on():
     def raising(shape):
         raise RuntimeError("no kernel\n  for this")
@@ -87,7 +200,7 @@ def test_what_raises_fails_with_its_words_and_the_rest_goes_on():
     def later(shape):
         def call(q, k, v):
             calls.append(1)
-            if len(calls) > 2:
+            if len(calls) > 3:
                 raise RuntimeError("captured")
             return right(shape)(q, k, v)
 
@@ -112,6 +225,8 @@ def test_what_is_slow_is_not_timed(monkeypatch):
     monkeypatch.setattr(measure, "SLOW", -1.0)
     (row,) = measure.peer_rows(bench(), SMALL, [Peer("slow", right)])
     assert row["status"] == "not run" and row["us"] is None and "more than" in row["note"] and row["err_o"] > 0
+    (row,) = measure.peer_rows(bench(), SMALL, [broken(lambda o, lse: (2 * o, lse))])
+    assert row["status"] == "wrong" and row["us"] is None and "more than" in row["note"]
 
 
 @pytest.mark.parametrize("name", ["SDPA flash", "eager, grouped"])
@@ -128,7 +243,7 @@ def test_keys_first_is_the_same_call_in_another_place_in_memory():
         return lambda q, k, v: (seen.append(k.transpose(1, 2).is_contiguous()), right(shape)(q, k, v))[1]
 
     (row,) = measure.peer_rows(bench(), SMALL, [Peer("keys first", build, keys_first=True)])
-    assert row["status"] == "ok" and len(seen) == 3 and all(seen)
+    assert row["status"] == "ok" and len(seen) == 4 and all(seen)
 
 
 def test_sets_share_no_memory_and_are_enough():
@@ -155,7 +270,7 @@ def test_graphs_are_replayed_in_turn_and_the_first_replay_does_not_count():
 def conventions(q, k, v, lens, num_splits):
     """Attention with query heads tiled, lse in base 2 and heads last."""
     order = torch.arange(4).reshape(2, 2).T.reshape(-1)
-    o, lse = measure.exact(q[:, order].contiguous(), k, v, scale=0.5)
+    o, lse = probes.exact(q[:, order].contiguous(), k, v, scale=0.5)
     back = torch.argsort(order)
     assert (lens == k.shape[2]).all() and num_splits == peers.SPLITS
     return o[:, back].to(q.dtype), (lse[:, back] / math.log(2)).float().transpose(1, 2)
@@ -234,7 +349,7 @@ def test_errors_grow_where_lse_is_stored_low(monkeypatch):
 
     def split_alone(count):
         def call(q, k, v):
-            parts = [measure.exact(q, a, b) for a, b in zip(k.chunk(count, 2), v.chunk(count, 2), strict=True)]
+            parts = [probes.exact(q, a, b) for a, b in zip(k.chunk(count, 2), v.chunk(count, 2), strict=True)]
             return [torch.stack(x).float() for x in zip(*parts, strict=True)]
 
         return call

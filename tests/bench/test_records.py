@@ -1,6 +1,7 @@
 """Records of measurements: written with what is needed to repeat them, read back as they were."""
 
 import json
+import os
 
 import pytest
 
@@ -50,3 +51,34 @@ def test_a_copy_that_git_does_not_keep_has_no_commit(tmp_path, monkeypatch):
 def test_what_json_cannot_hold_is_null():
     assert json.loads(records.text_of({"a": 1}, [{"x": float("nan"), "y": float("inf")}]))["rows"] == [
         {"x": None, "y": None}]
+
+
+def test_a_file_is_replaced_when_all_is_written_and_kept_when_it_is_not(tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    records.save(path, "old")
+    records.save(path, "new")
+    assert path.read_text(encoding="utf-8") == "new"
+    whole = type(path).write_text
+
+    def breaking(self, text, **how):
+        whole(self, text[:1], **how)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(type(path), "write_text", breaking)
+    with pytest.raises(OSError, match="no space"):
+        records.save(path, "newer")
+    assert path.read_text(encoding="utf-8") == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_one_and_what_is_no_file_is_written_to(tmp_path):
+    path, link = tmp_path / "out.json", tmp_path / "link.json"
+    path.touch()
+    try:
+        link.symlink_to(path)
+    except OSError:
+        pytest.skip("no links here")
+    records.save(link, "text")
+    assert link.is_symlink() and path.read_text(encoding="utf-8") == "text"
+    records.check_writable(os.devnull)
+    records.save(os.devnull, "text")
+    assert not os.path.isfile(os.devnull)
