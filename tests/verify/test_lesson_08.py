@@ -103,3 +103,52 @@ def test_a_program_that_takes_all_parts_at_once_is_refused(capsys):
 def test_a_step_may_read_its_slice_again_and_pick_columns():
     o, lse, at_once = in_steps()
     assert [lse[0:at_once].sum(), lse[0:at_once].sum(), o[0:at_once, 0].sum(), o[2], len(lse)] == [0, 0, 2, 1, 3]
+
+
+def test_parts_as_a_whole_have_no_sum():
+    with pytest.raises(AttributeError, match="parts are read by slices, .*; they have no sum"):
+        in_steps()[1].sum()
+
+
+def from_level(start):
+    """The answer without its guards: a level that starts at a number, and no keys told by a sum that stayed 0."""
+    def program(o_parts, lse_parts, at_once):
+        level, total, acc = start, 0, 0
+        for first in range(0, len(lse_parts), at_once):
+            s, y = lse_parts[first : first + at_once], o_parts[first : first + at_once]
+            top = max(level, s.max())
+            alpha, c = np.exp(level - top), np.exp(s - top)
+            total, acc = alpha * total + c.sum(), alpha * acc + c @ np.where(s[:, None] == -np.inf, 0, y)
+            level = top
+        return (acc / total, level + np.log(total)) if total else (0 * acc, -np.inf)
+
+    return program
+
+
+def one_a_step(o_parts, lse_parts, at_once):
+    return lesson_08.answer(o_parts, lse_parts, 1)
+
+
+def wrong_above(most):
+    return lambda *parts: lesson_08.answer(*parts) if parts[-1] <= most else (0 * parts[0][0], 0.0)
+
+
+def two_a_step(o_parts, lse_parts, at_once):
+    return lesson_08.answer(o_parts, lse_parts, 2)
+
+
+@pytest.mark.parametrize("wrong, words", [
+    (from_level(-1e30), "with an empty part and one of o = 2, lse = -1.7e+38: "),
+    (from_level(-1e38), "with an empty part and one of o = 2, lse = -1.7e+38: "),
+    (two_a_step, "a step may read 1 parts at most; asked for 2"),
+    (wrong_above(2), "with at_once = 3: lse[0]: got 0.0, expected "),
+    (wrong_above(3), "with at_once = 16: lse[0]: got 0.0, expected "),
+])  # fmt: skip
+def test_other_steps_and_low_levels_are_asked_for(capsys, wrong, words):
+    assert f"raised ValueError: {words}" in said(capsys, wrong)
+
+
+@pytest.mark.parametrize("fn", [from_level(np.finfo(np.float64).min), one_a_step,
+                                lambda *parts: [x.tolist() for x in lesson_08.answer(*parts)]])  # fmt: skip
+def test_other_right_programs_are_right(capsys, fn):
+    assert said(capsys, fn).startswith("Exercise 08: right, all ")

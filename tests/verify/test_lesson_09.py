@@ -1,5 +1,8 @@
 """The code exercise of notebook 09: the stub is not tried, the answer is right, likely slips are refuted."""
 
+import re
+
+import numpy as np
 import pytest
 
 from fdmath.verify.answers import lesson_09
@@ -81,11 +84,62 @@ def test_the_rules_of_the_slips_are_the_answers_own():
     assert listed(skip, mask, 5, 7, 2, 3) == lesson_09.answer(5, 7, 2, 3)
 
 
-def test_too_many_blocks_are_named():
-    with pytest.raises(ValueError, match="lists 6 blocks where 4 will do: 3 queries, 3 keys, blocks of 1 x 2"):
-        lesson_09.chosen(slip("nothing skipped"), 3, 3)
-    with pytest.raises(ValueError, match="masks 4 blocks where 1 will do: 3 queries, 3 keys, blocks of 1 x 2"):
-        lesson_09.chosen(slip("all masked"), 3, 3)
+def changed(change):
+    return lambda *sizes: change(lesson_09.answer(*sizes))
+
+
+def as_wide_as_seen(queries, keys, block_m, block_n):
+    """A block a query, whatever the block sizes, which needs no mask."""
+    return [(i, i + 1, 0, i + 1 + keys - queries, False) for i in range(queries) if i + 1 + keys > queries]
+
+
+def smaller_than_asked(most):
+    return lambda queries, keys, *size: lesson_09.answer(queries, keys, *(min(x, most) for x in size))
+
+
+def unclipped(queries, keys, block_m, block_n):
+    return [(i0, i0 + block_m, j0, j0 + block_n, masked)
+            for i0, _, j0, _, masked in lesson_09.answer(queries, keys, block_m, block_n)]  # fmt: skip
+
+
+REFUSED = {
+    "nothing skipped": (slip("nothing skipped"), "block (0, 1, 2, 3, True) is listed, and nothing of it is seen: "
+                                                 "3 queries, 3 keys, blocks of 1 x 2"),
+    "all masked": (slip("all masked"), "block (1, 2, 0, 2, True) must say masked = False, nothing of it is hidden"),
+    "none masked": (slip("none masked"), "(0, 1, 0, 2, False) must say masked = True, query 0 does not see key 1"),
+    "sizes ignored": (as_wide_as_seen, "block (2, 3, 0, 3, False) has 1 x 3 scores where 1 x 2 is the most"),
+    "ends unclipped": (unclipped, "block (2, 3, 2, 4, False) is empty, or reaches beyond the queries and keys"),
+    "empty blocks": (changed(lambda x: [*x, (1, 1, 0, 2, False)]), "block (1, 1, 0, 2, False) is empty"),
+    "the last one lost": (changed(lambda x: x[:-1]), "query 2 sees key 2, which is to be in 1 block and is in 0"),
+    "each one twice": (changed(lambda x: 2 * x), "query 0 sees key 0, which is to be in 1 block and is in 2"),
+    "no mask told": (changed(lambda x: [b[:4] for b in x]), "four whole numbers and a boolean; got (0, 1, 0, 2)"),
+    "no whole numbers": (changed(lambda x: [(0.5, *b[1:]) for b in x]), "got (0.5, 1, 0, 2, True)"),
+    "one at a time": (smaller_than_asked(1), "lists 6 blocks where 4 will do: 3 queries, 3 keys, blocks of 1 x 2"),
+    "no block above 2": (smaller_than_asked(2), "lists 3 blocks where 2 will do: 3 queries, 3 keys, blocks of 2 x 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks, words", REFUSED.values(), ids=REFUSED)
+def test_the_block_that_is_wrong_is_named(blocks, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        lesson_09.checked(blocks, 3, 3)
+
+
+@pytest.mark.parametrize("most", [3, 5, 16])
+def test_the_sizes_asked_for_are_those_used(most):
+    with pytest.raises(ValueError, match="will do: 17 queries, 33 keys"):
+        lesson_09.checked(smaller_than_asked(most), 17, 33)
+
+
+@pytest.mark.parametrize("kind", [np.array, iter, lambda x: x[::-1], lambda x: [np.array(b) for b in x]])
+def test_a_right_list_may_be_an_array_or_in_another_order(kind):
+    right = sorted(lesson_09.answer(4, 3, *lesson_09.SIZES[0]))
+    assert sorted(lesson_09.checked(changed(kind), 4, 3)) == right
+
+
+def test_blocks_may_be_cut_elsewhere():
+    by_hand = [(0, 2, 0, 1, False), (0, 2, 1, 3, True)]  # 2 queries, 3 keys: the short block first
+    assert lesson_09.trouble(by_hand, 2, 3, 2, 2) == ""
 
 
 @pytest.mark.parametrize("sizes", [(3, 5, 2, 2), (5, 3, 2, 2), (7, 7, 3, 2), (1, 4, 2, 3), (4, 1, 1, 1)])

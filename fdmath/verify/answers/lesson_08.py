@@ -2,10 +2,15 @@
 
 import numpy as np
 
+from fdmath.algebra.state import LSEState
+from fdmath.verify.cases import StateCase
 from fdmath.verify.subject import Subject
 
 AT_ONCE = 2
 """Parts that the judge lets a program take at a time, so that few parts are already several steps."""
+
+ALSO = (1, 3, 16)
+"""Other numbers of parts a step, with which the calls of more than AT_ONCE parts are made again."""
 
 HINTS = (
     "Read `merge_kernel` line by line. Between two steps of its loop a program keeps three things: the level so far "
@@ -69,16 +74,61 @@ class Parts:
     def __array__(self, dtype=None, copy=None):
         raise TypeError("parts are read by slices, such as lse_parts[first:first + at_once]")
 
+    def __getattr__(self, name):
+        raise AttributeError(f"parts are read by slices, such as lse_parts[first:first + at_once]; they have no {name}")
+
 
 def subject(fn):
-    """The Subject that a reader's function is: a merge of many pairs, one program a row, AT_ONCE parts a step."""
-    def merge_many(o, lse):
-        states = [fn(Parts(o[:, row], AT_ONCE), Parts(lse[:, row], AT_ONCE), AT_ONCE) for row in range(o.shape[1])]
-        if not states:
-            return np.zeros(o.shape[1:], o.dtype), np.zeros(0, o.dtype)
-        return np.stack([o for o, _ in states]), np.array([lse for _, lse in states], o.dtype)
+    """The Subject that a reader's function is: a merge of many pairs, one program a row, AT_ONCE parts a step.
 
-    return Subject(fn.__name__, "merge_many", merge_many)
+    In calls of more parts than AT_ONCE it is asked further(…) about the first row.
+    """
+    def merge_many(o, lse):
+        got = by_rows(fn, o, lse, AT_ONCE)
+        if len(lse) > AT_ONCE:
+            further(fn, judged, [x[:1] for x in got], o[:, :1], lse[:, :1])
+        return got
+
+    judged = Subject(fn.__name__, "merge_many", merge_many)
+    return judged
+
+
+def by_rows(fn, o, lse, at_once):
+    """(o (R, dv), lse (R,)) that fn makes of the parts o (P, R, dv), lse (P, R), a row a call."""
+    states = [fn(Parts(o[:, row], at_once), Parts(lse[:, row], at_once), at_once) for row in range(o.shape[1])]
+    if not states:
+        return np.zeros(o.shape[1:], o.dtype), np.zeros(0, o.dtype)
+    return np.stack([o for o, _ in states]), np.array([lse for _, lse in states], o.dtype)
+
+
+def further(fn, judged, got, o, lse):
+    """Nothing; ValueError where fn, right AT_ONCE parts a step, is wrong with other steps, or near the lowest level.
+
+    An empty part is not one with a very low lse: a level that starts at −1e30 takes the one for the other. If `got`
+    is wrong already, the law that asked for it will say so.
+    """
+    trouble = referee(judged, o, lse)
+    if trouble(got):
+        return
+    for at_once in ALSO:
+        if found := trouble(by_rows(fn, o, lse, at_once)):
+            raise ValueError(f"with at_once = {at_once}: {found}")
+    low = np.finfo(lse.dtype).min / 2  # room for a factor log₂e, in base 2
+    parts = np.array([[[np.nan]], [[2]]], o.dtype), np.array([[-np.inf], [low]], lse.dtype)
+    if found := referee(judged, *parts)(by_rows(fn, *parts, AT_ONCE)):
+        raise ValueError(f"with an empty part and one of o = 2, lse = {low:.2g}: {found}")
+
+
+def referee(judged, o, lse):
+    """A function of an (o, lse): where it misses the ⊕ of the parts o (P, R, dv), lse (P, R), in words; "" if right."""
+    case = StateCase(tuple(map(LSEState, o, lse)))
+    right, budget = case.certified(), case.budget(judged)
+
+    def trouble(got):
+        finding = right.judge(LSEState(*got), budget)
+        return finding.detail if finding.verdict == "fail" else ""
+
+    return trouble
 
 
 def sample():

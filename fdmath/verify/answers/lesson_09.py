@@ -1,5 +1,7 @@
 """Notebook 09: which blocks a causal FlashAttention-2 computes, and which of them it masks."""
 
+import operator
+
 import numpy as np
 
 from fdmath.algebra.merge import merge
@@ -18,8 +20,8 @@ HINTS = (
 
 FIRST = "anchor"
 
-SIZES = ((1, 2), (2, 1), (2, 3), (3, 2), (2, 2))
-"""The block sizes, queries × keys, with which a reader's function is tried."""
+SIZES = ((1, 2), (2, 1), (2, 3), (3, 2), (2, 2), (4, 5), (5, 4), (64, 16))
+"""Block sizes, queries × keys, with which a reader's function is tried; besides, one block for all."""
 
 
 def my_blocks(queries, keys, block_m, block_n):
@@ -53,13 +55,12 @@ def subject(fn):
 
 
 def attention_of(blocks, q, k, v, causal):
-    """(o, lse) of the blocks that `blocks` lists, each row folded in their order.
+    """(o, lse) of the blocks that `blocks` lists for the first of SIZES, each row folded in their order.
 
-    Of SIZES those are taken for which the list is not what it should be, if there are any. Raises ValueError where
-    more blocks are listed, or masked, than need be.
+    Raises ValueError where the list for any of SIZES is not what it should be.
     """
     queries, keys, group = q.shape[-2], k.shape[-2], q.shape[1] // k.shape[1]
-    listed = chosen(blocks, queries, keys) if causal else [(0, queries, 0, keys, False)]
+    listed = checked(blocks, queries, keys) if causal else [(0, queries, 0, keys, False)]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     state, seen = identity(q.shape[:-1], v.shape[-1], like=q), causal_mask(np, queries, keys, k)
     o, lse = np.array(state.o), np.array(state.lse)
@@ -72,17 +73,51 @@ def attention_of(blocks, q, k, v, causal):
     return o, lse
 
 
-def chosen(blocks, queries, keys):
-    """The list of `blocks` for the first of SIZES for which it is wrong, or for the first, if it is right for all."""
-    lists = {size: list(blocks(queries, keys, *size)) for size in SIZES}
-    needed = {size: score_by_score(queries, keys, *size) for size in SIZES}
-    size = next((size for size in SIZES if sorted(lists[size]) != needed[size]), SIZES[0])
-    where = f"{queries} queries, {keys} keys, blocks of {size[0]} x {size[1]}"
-    for words, got, most in (("lists", len(lists[size]), len(needed[size])),
-                             ("masks", *(sum(bool(b[-1]) for b in x[size]) for x in (lists, needed)))):
-        if got > most:
-            raise ValueError(f"{words} {got} blocks where {most} will do: {where}")
-    return lists[size]
+def checked(blocks, queries, keys):
+    """The list of `blocks` for the first of SIZES; ValueError, naming a block, if that for any of them is wrong."""
+    lists = {}
+    for size in (*SIZES, (max(queries, 1), max(keys, 1))):
+        lists[size] = [five(block) for block in blocks(queries, keys, *size)]
+        if found := trouble(lists[size], queries, keys, *size):
+            raise ValueError(f"{found}: {queries} queries, {keys} keys, blocks of {size[0]} x {size[1]}")
+    return lists[SIZES[0]]
+
+
+def five(block):
+    """The block as a tuple of four ints and a bool; ValueError if it is none."""
+    try:
+        *ends, masked = block
+        i0, i1, j0, j1 = map(operator.index, ends)
+        return i0, i1, j0, j1, bool(masked)
+    except (TypeError, ValueError):
+        words = "a block is (i0, i1, j0, j1, masked), four whole numbers and a boolean"
+        raise ValueError(f"{words}; got {block}") from None
+
+
+def trouble(listed, queries, keys, block_m, block_n):
+    """What is wrong with a list of blocks, the first thing found, in words; "" if the list is right.
+
+    Right is any list that has each visible score once, in as few blocks as the grid that starts at (0, 0) has.
+    """
+    seen = causal_mask(np, queries, keys, np.zeros(1))
+    times = np.zeros(seen.shape, int)
+    for *block, masked in listed:
+        i0, i1, j0, j1 = block
+        if not (0 <= i0 < i1 <= queries and 0 <= j0 < j1 <= keys):
+            return f"block {(*block, masked)} is empty, or reaches beyond the queries and keys"
+        if i1 - i0 > block_m or j1 - j0 > block_n:
+            return f"block {(*block, masked)} has {i1 - i0} x {j1 - j0} scores where {block_m} x {block_n} is the most"
+        part = seen[i0:i1, j0:j1]
+        if not part.any():
+            return f"block {(*block, masked)} is listed, and nothing of it is seen"
+        if masked == part.all():
+            hidden = "nothing of it is hidden" if masked else f"query {i0} does not see key {j1 - 1}"
+            return f"block {(*block, masked)} must say masked = {not masked}, {hidden}"
+        times[i0:i1, j0:j1] += 1
+    for i, j in np.argwhere(seen & (times != 1)):
+        return f"query {i} sees key {j}, which is to be in 1 block and is in {times[i, j]}"
+    most = len(score_by_score(queries, keys, block_m, block_n))
+    return f"lists {len(listed)} blocks where {most} will do" if len(listed) > most else ""
 
 
 def score_by_score(queries, keys, block_m, block_n):
