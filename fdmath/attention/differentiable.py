@@ -16,11 +16,19 @@ def with_gradient(name, forward, backward, *arrays):
     return _functions()[0].apply(name, forward, backward, *arrays)
 
 
-def without_gradient(name, function, *arrays):
-    """The tuple function(*arrays), itself a gradient; where torch differentiates it, RuntimeError with the name."""
+def without_gradient(name, function, *arrays, refusal=None):
+    """The tuple function(*arrays); where torch differentiates it, RuntimeError with the refusal.
+
+    refusal: a text; by default that the gradient `name` has no double backward.
+    """
     if backends.library(arrays[-1]) == "numpy":
         return function(*arrays)
-    return _functions()[1].apply(name, function, *arrays)
+    return _functions()[1].apply(_no_double_backward(name) if refusal is None else refusal, function, *arrays)
+
+
+def _no_double_backward(name):
+    """Why a gradient cannot be differentiated, as a text."""
+    return f"{name} has no double backward: its gradient cannot be differentiated again; fdmath.attention can"
 
 
 @functools.cache
@@ -42,23 +50,22 @@ def _functions():
 
         @staticmethod
         def backward(ctx, *gradients):
-            grads = WithoutGradient.apply(ctx.name, ctx.gradient, *gradients, *ctx.saved_tensors)
+            grads = WithoutGradient.apply(_no_double_backward(ctx.name), ctx.gradient, *gradients, *ctx.saved_tensors)
             return None, None, None, *grads
 
     class WithoutGradient(torch.autograd.Function):
-        """A gradient, which has none of its own."""
+        """A function, a gradient for one, that has no gradient of its own."""
 
         @staticmethod
-        def forward(name, gradient, *arrays):
-            return gradient(*arrays)
+        def forward(refusal, function, *arrays):
+            return function(*arrays)
 
         @staticmethod
         def setup_context(ctx, inputs, output):
-            ctx.name = inputs[0]
+            ctx.refusal = inputs[0]
 
         @staticmethod
         def backward(ctx, *gradients):
-            raise RuntimeError(f"{ctx.name} has no double backward: its gradient cannot be differentiated again; "
-                               f"fdmath.attention can")
+            raise RuntimeError(ctx.refusal)
 
     return WithGradient, WithoutGradient

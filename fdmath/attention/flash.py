@@ -13,8 +13,8 @@ from fdmath.attention.decode import choose
 from fdmath.attention.differentiable import with_gradient, without_gradient
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import finite_level
-from fdmath.attention.tiles import Tiles, arrangement
-from fdmath.cost.counts import Machine
+from fdmath.attention.tiles import Tiles, arrangement, record
+from fdmath.cost.counts import Counts, Machine
 
 _KERNELS = "fdmath.kernels.flash:"
 INF = float("inf")
@@ -51,7 +51,7 @@ def flash_attention_backward(do, dlse, q, k, v, o, lse, *, block_m=None, block_n
     Source: document B, Algorithm 2; the term of lse: faults:H1.
     """
     own = {"block_m": block_m, "block_n": block_n, "order": order, "counts": counts}
-    if by not in _WORKERS:
+    if by not in list(_WORKERS):
         raise ValueError(f'by must be "columns" or "rows"; got {by!r}')
     if lse is None:
         raise TypeError("lse must be the lse that the forward returned, without which there is no gradient; got None")
@@ -76,7 +76,7 @@ def _forward(q, k, v, *, block_m, block_n, order, counts, **options):
     call = prepare(q, k, v, **options)
     tiles = Tiles(call, block_m, block_n)
     columns = arrangement(order, tiles.columns)
-    gpu = Machine(call.xp, tiles.heads, call.work, counts)
+    gpu = Machine(call.xp, tiles.heads, call.work, record(counts, Counts))
     gpu.tensors = {"q": tiles.q, "k": tiles.k, "v": tiles.v, "lse": tiles.full(call.queries, 1),
                    "o": tiles.full(call.queries, call.out_shape[-1])}
     with backends.quiet():
@@ -119,7 +119,7 @@ def _backward(do, dlse, q, k, v, o, lse, *, block_m, block_n, order=None, by="co
     _check_gradient(call, do, dlse, o, lse)
     tiles = Tiles(call, block_m, block_n)
     workers = arrangement(order, getattr(tiles, by))
-    gpu = Machine(call.xp, tiles.heads, call.work, counts)
+    gpu = Machine(call.xp, tiles.heads, call.work, record(counts, Counts))
     width, dim = v.shape[-1], q.shape[-1]
     gpu.tensors = {
         "q": tiles.q, "k": tiles.k, "v": tiles.v, **_of_outputs(call, tiles, do, dlse, o, lse),

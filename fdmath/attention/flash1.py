@@ -4,37 +4,42 @@ Beside `fdmath.attention.flash` it shows what FlashAttention-2 changed: the orde
 a block's own and a correction, one division at the end, one statistic instead of two.
 """
 
+from dataclasses import replace
+
 from fdmath import _backends as backends
-from fdmath.algebra.state import MLOState
+from fdmath.algebra.state import LSEState, MLOState
+from fdmath.attention.differentiable import without_gradient
 from fdmath.attention.flash import scores
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import finite_level
-from fdmath.attention.tiles import Tiles
-from fdmath.cost.counts import Machine
+from fdmath.attention.tiles import Tiles, record
+from fdmath.cost.counts import Counts, Machine
 
 
 def flash_attention_1(q, k, v, *, block_m=None, block_n=None, causal=False, scale=None, mask=None, divide="sum",
                       counts=None):
-    """The attention state (o, lse) of all visible keys, by FlashAttention-1; no gradient.
+    """The attention state (o, lse) of all visible keys, by FlashAttention-1.
 
     Arguments and result as for `flash_attention`. divide: how a step normalises, the same number three ways:
     "sum" divides the sum of the old and the new part (the algorithm of the paper); "parts" divides each of them, and
     corrects the weights one by one (as document B counts); "factors" divides two numbers a row and multiplies by them.
-    Raises TypeError, ValueError for arguments.
+    No gradient: RuntimeError where torch asks for one. Raises TypeError, ValueError for arguments.
     Source: Dao et al. 2022, Algorithm 1; document B, deferred normalisation; claims:B01, B02, B08.
     """
-    if divide not in _DIVISIONS:
+    if divide not in list(_DIVISIONS):
         raise ValueError(f'divide must be "sum", "parts" or "factors"; got {divide!r}')
-    q, k, v = (backends.constant(x) for x in (q, k, v))
     call = prepare(q, k, v, causal=causal, scale=scale, mask=mask)
+    call = replace(call, **{name: backends.constant(getattr(call, name)) for name in "qkv"})
     tiles = Tiles(call, block_m, block_n)
-    gpu = Machine(call.xp, tiles.heads, call.work, counts)
+    gpu = Machine(call.xp, tiles.heads, call.work, record(counts, Counts))
     gpu.tensors = {"q": tiles.q, "k": tiles.k, "v": tiles.v, "o": tiles.full(call.queries, call.out_shape[-1]),
                    "m": tiles.full(call.queries, 1, float("-inf")), "l": tiles.full(call.queries, 1)}
     with backends.quiet():
         for j in tiles.columns:
             add_column(gpu, tiles, j, _DIVISIONS[divide])
-    return call.finish(MLOState(gpu.tensors["m"][..., 0], gpu.tensors["l"][..., 0], gpu.tensors["o"]))
+    state = call.finish(MLOState(gpu.tensors["m"][..., 0], gpu.tensors["l"][..., 0], gpu.tensors["o"]))
+    refusal = "flash_attention_1 has no gradient; fdmath.flash_attention has"
+    return LSEState(*without_gradient("flash_attention_1", lambda *_: tuple(state), q, k, v, refusal=refusal))
 
 
 def add_column(gpu, tiles, j, normalised):

@@ -1,12 +1,13 @@
 """A bound on the rounding of attention's gradients, as FlashAttention-2 computes them from a saved o and lse."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra.rounding import exact, format_of, score_error
-from fdmath.attention.reference import prepare
+from fdmath.attention.reference import check_scale, prepare
 from fdmath.attention.softmax import partial_state
 
 
@@ -32,43 +33,50 @@ def gradient_budget(do, dlse, q, k, v, *, of_o=0.0, of_lse=0.0, causal=False, sc
         δdv    = Σ_i (δP + γ_(R+1)·P⁺)·|do|
 
     since sums of n terms in any order and in any blocks err by γ_n (Higham 2002, 3.1). An underflow adds half the
-    smallest number an operation, and a 16-bit gradient is rounded once more. Source: claims:B14, B36; faults:H11.
+    smallest number η an operation: in scale·q, by a scale that may itself be subnormal, η(1 + |q|), and so to δdk
+    Σ_i dS⁺·η(1 + |q|). A 16-bit gradient is rounded once more. Where a number on the way may leave the range of its
+    format the bound is ∞. Source: claims:B14, B36; faults:H11.
     """
-    work, out = (format_of(f(backends.float_name(q))) for f in (backends.working, str))
-    call = prepare(*(exact(x) for x in (q, k, v)), causal=causal, scale=scale, mask=_numpy(mask)).without_unseen()
+    work, out = (f(backends.float_name(q)) for f in (backends.working, str))
+    fmt, scale = format_of(work), check_scale(scale, q.shape[-1])
+    plain = prepare(*(exact(x) for x in (q, k, v)), causal=causal, scale=1.0, mask=_numpy(mask)).without_unseen()
+    call = replace(plain, q=plain.q * scale, scale=scale)
     width, rows = call.out_shape[-1], call.q.shape[:-1]
     do, of_o, o_shape = exact(do).reshape(*rows, width), np.broadcast_to(of_o, call.out_shape), (*rows, width)
     dlse = 0.0 if dlse is None else exact(dlse).reshape(rows)
     of_lse, of_o = np.broadcast_to(of_lse, call.out_shape[:-1]).reshape(rows), of_o.reshape(o_shape)
     with backends.quiet():
-        p, weight, ds = _slopes(call, do, dlse, of_o, of_lse, work)
-        dq = _product_error(ds, call.k, call.scale, work)
-        dk = _product_error(_turned(ds), call.q, 1.0, work)
-        dv = _product_error(_turned((p, weight)), _seen(call, do), 1.0, work)
-    dq = tuple(x.reshape(*call.out_shape[:-1], call.q.shape[-1]) for x in dq)
-    return GradientBudget(*(_rounded(*x, work, out) for x in (dq, dk, dv)))
+        of_scores = score_error(plain.q, plain.k, scale, fmt)
+        of_scores = _in_range(np.abs(call.q) @ np.swapaxes(np.abs(call.k), -1, -2), of_scores, work)
+        p, weight, ds = _slopes(call, do, dlse, of_o, of_scores + of_lse[..., None], work)
+        of_q = fmt.tiny * (1 + np.abs(plain.q))
+        dq = _product_error(ds, call.k, 0.0, call.scale, work)
+        dk = _product_error(_turned(ds), call.q, of_q, 1.0, work)
+        dv = _product_error(_turned((p, weight)), _seen(call, do), 0.0, 1.0, work)
+        dq = tuple(x.reshape(*call.out_shape[:-1], call.q.shape[-1]) for x in dq)
+        return GradientBudget(*(_rounded(*x, work, out) for x in (dq, dk, dv)))
 
 
-def _slopes(call, do, dlse, of_o, of_lse, fmt):
-    """(P, δP, (|dS|, δdS)) of all scores, in float64."""
-    scores = call.scores(0, call.keys)
+def _slopes(call, do, dlse, of_o, off, work):
+    """(P, δP, (|dS|, δdS)) of all scores, in float64; off: the errors of the exponents s − lse."""
+    fmt, scores = format_of(work), call.scores(0, call.keys)
     o, lse = partial_state(scores, call.v)
     do, width, size = _seen(call, do), do.shape[-1], np.abs(do)
     level = np.where(np.isinf(lse), 0.0, lse)[..., None]
     p = np.exp(scores - level)
     seen = scores > -np.inf
-    off = score_error(call.q, call.k, 1.0, fmt) + of_lse[..., None]
     off = off + fmt.u * (np.where(seen, np.abs(scores - level), 0.0) + fmt.kappa)
     weight = np.where(seen, p * np.expm1(off) + 2 * fmt.kappa * fmt.tiny, 0.0)
     turned = np.swapaxes(call.v, -1, -2)
-    delta = np.sum(do * o, axis=-1) - np.where(np.isinf(lse), 0.0, dlse)
+    dlse = np.where(np.isinf(lse), 0.0, dlse)
+    delta = np.sum(do * o, axis=-1) - dlse
+    products, terms = size @ np.abs(turned), np.sum(size * (np.abs(o) + of_o), axis=-1) + np.abs(dlse)
     slope = np.abs(do @ turned - delta[..., None])
-    of_delta = _gamma(width + 1, fmt) * (np.sum(size * (np.abs(o) + of_o), axis=-1) + np.abs(dlse))
-    of_delta = of_delta + np.sum(size * of_o, axis=-1)
-    of_slope = _gamma(width, fmt) * (size @ np.abs(turned)) + of_delta[..., None] + (2 * width + 3) * fmt.tiny
-    of_slope = (1 + fmt.u) * of_slope + fmt.u * slope
+    of_delta = _gamma(width + 1, fmt) * terms + np.sum(size * of_o, axis=-1)
+    of_slope = _gamma(width, fmt) * products + of_delta[..., None] + (2 * width + 3) * fmt.tiny
+    of_slope = _in_range(products + terms[..., None], (1 + fmt.u) * of_slope + fmt.u * slope, work)
     of_ds = weight * slope + (p + weight) * (of_slope + fmt.u * (slope + of_slope)) + np.where(seen, fmt.tiny, 0.0)
-    return p, weight, (p * slope, of_ds)
+    return p, _in_range(p, weight, work), (p * slope, _in_range(p * slope, of_ds, work))
 
 
 def _seen(call, do):
@@ -78,14 +86,23 @@ def _seen(call, do):
     return np.where(np.broadcast_to(none | (call.keys == 0), call.q.shape[:-1])[..., None], 0.0, do)
 
 
-def _product_error(left, right, factor, fmt):
-    """(size, error) of the gradient factor·left @ right, left (size, error) of shape (…, n, m), right (…, m, w)."""
-    size, error = left
+def _product_error(left, right, of_right, factor, work):
+    """(size, error) of the gradient factor·left @ right, left (size, error) of shape (…, n, m), right (…, m, w).
+
+    of_right: what underflow may add to right; the factor, rounded to the format of the work, may be subnormal there.
+    """
+    (size, error), fmt = left, format_of(work)
     terms, right = size.shape[-1], np.abs(right)
     lost = (terms + 3) * fmt.tiny * (1 + np.max(right, initial=0.0)) * max(1.0, abs(factor))
-    total = size @ right
-    bound = error @ right + _gamma(terms + 3, fmt) * (total + error @ right)
-    return abs(factor) * total, abs(factor) * bound + lost
+    total, carried = size @ right, error @ right + (size + error) @ np.broadcast_to(of_right, right.shape)
+    bound = _in_range(total, carried + _gamma(terms + 3, fmt) * (total + carried), work)
+    size, bound = abs(factor) * total, (abs(factor) + fmt.tiny) * bound + fmt.tiny * total + lost
+    return size, _in_range(size, bound, work)
+
+
+def _in_range(size, bound, name):
+    """The bound; ∞ where a number of that size, off by as much, may lie beyond the range of a format, or is NaN."""
+    return np.where(np.isfinite(backends.cast(size + bound, name)), bound, np.inf)
 
 
 def _turned(pair):
@@ -93,9 +110,10 @@ def _turned(pair):
     return tuple(np.swapaxes(x, -1, -2) for x in pair)
 
 
-def _rounded(size, error, fmt, out):
+def _rounded(size, error, work, out):
     """The error after the rounding to the format `out`."""
-    return error if out == fmt else error + out.u * (size + error) + out.tiny
+    fmt = format_of(out)
+    return error if out == work else _in_range(size, error + fmt.u * (size + error) + fmt.tiny, out)
 
 
 def _gamma(count, fmt):

@@ -87,11 +87,22 @@ def without_unseen(call):
 def arrangement(order, blocks, name="order"):
     """The blocks in the order given, a permutation of range(len(blocks)); as they stand for None.
 
-    Raises ValueError for anything else.
+    Raises TypeError for what holds no indices, ValueError for other indices.
     """
     if order is None:
         return blocks
+    try:
+        order = list(order)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of the blocks' indices; got {order!r}") from None
     order = [whole(index, name) for index in order]
     if sorted(order) != list(range(len(blocks))):
         raise ValueError(f"{name} must hold each of the {len(blocks)} blocks 0 to {len(blocks) - 1} once; got {order}")
     return [blocks[index] for index in order]
+
+
+def record(counts, kind):
+    """`counts`, to which an algorithm adds: None or a record of the kind; TypeError for anything else."""
+    if counts is None or isinstance(counts, kind):
+        return counts
+    raise TypeError(f"counts must be a {kind.__name__} or None; got {type(counts).__name__}")

@@ -12,8 +12,8 @@ from fdmath.algebra.state import AccState, identity
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import prepare
 from fdmath.attention.softmax import finite_level, partial_state
-from fdmath.attention.tiles import blocks
-from fdmath.cost.shared import SharedMemory
+from fdmath.attention.tiles import blocks, record
+from fdmath.cost.shared import SharedCounts, SharedMemory
 
 INF = float("inf")
 
@@ -28,7 +28,7 @@ def forward_split_q(q, k, v, *, warps=4, block_n=64, scale=None, counts=None):
 
     block_n: keys a tile; counts: a `SharedCounts` to add to. Source: document B, split-Q; claims:B49.
     """
-    call, shared = _prepared(q, k, v, scale, block_n=block_n), SharedMemory(counts)
+    call, shared = _prepared(q, k, v, scale, block_n=block_n), SharedMemory(record(counts, SharedCounts))
     own = _rows_of_q(call, shared, shares(call.queries, warps))
     states = [_nothing(call, len(rows)) for rows in own]
     for j in blocks(call.keys, block_n):
@@ -49,7 +49,7 @@ def forward_split_k(q, k, v, *, warps=4, block_n=64, scale=None, exchange="tile"
     """
     if exchange not in ("tile", "end"):
         raise ValueError(f'exchange must be "tile" or "end"; got {exchange!r}')
-    call, shared = _prepared(q, k, v, scale, block_n=block_n), SharedMemory(counts)
+    call, shared = _prepared(q, k, v, scale, block_n=block_n), SharedMemory(record(counts, SharedCounts))
     own = _rows_of_q(call, shared, [slice(0, call.queries)] * len(shares(0, warps)))
     run = _exchange_at_every_tile if exchange == "tile" else _exchange_at_the_end
     with backends.quiet():
@@ -112,7 +112,7 @@ def backward_split_q(do, delta, q, k, v, lse, *, warps=4, block_m=64, scale=None
     its rows and their dq; then, with the columns of all warps, dk and dv of its share of the keys.
     Source: document B, warps of the backward; claims:B51, B52.
     """
-    call, shared = _prepared(q, k, v, scale, block_m=block_m), SharedMemory(counts)
+    call, shared = _prepared(q, k, v, scale, block_m=block_m), SharedMemory(record(counts, SharedCounts))
     _check_rows(call, do=do, delta=delta, lse=lse)
     xp, keys, dim, width = call.xp, shares(call.keys, warps), q.shape[-1], v.shape[-1]
     _share(shared, k=call.key_rows(), v=call.value_rows())
@@ -141,7 +141,7 @@ def backward_split_k(do, delta, q, k, v, lse, *, warps=4, block_m=64, scale=None
     lse is known, so that no warp waits for a row maximum. Arguments as for `backward_split_q`.
     Source: document B, warps of the backward; claims:B51, B52.
     """
-    call, shared = _prepared(q, k, v, scale, block_m=block_m), SharedMemory(counts)
+    call, shared = _prepared(q, k, v, scale, block_m=block_m), SharedMemory(record(counts, SharedCounts))
     _check_rows(call, do=do, delta=delta, lse=lse)
     xp, keys, dim, width = call.xp, shares(call.keys, warps), q.shape[-1], v.shape[-1]
     _share(shared, k=call.key_rows(), v=call.value_rows())
@@ -171,13 +171,15 @@ def _prepared(q, k, v, scale, **tile):
     """The checked Call of one head; ValueError for arrays of more axes, or a tile below 1."""
     for name, size in tile.items():
         whole(size, name, least=1)
+    call = prepare(q, k, v, scale=scale)
     if q.ndim != 2:
         raise ValueError(f"q must have 2 axes, the rows of one thread block; got shape {tuple(q.shape)}")
-    return prepare(q, k, v, scale=scale)
+    return call
 
 
 def _check_rows(call, do, delta, lse):
-    """Nothing; raises ValueError where do (Nq, dv), delta (Nq,) or lse (Nq,) is of another shape."""
+    """Nothing; raises TypeError, ValueError where do (Nq, dv), delta (Nq,) or lse (Nq,) is no such array."""
+    backends.array_namespace(q=call.q, do=do, delta=delta, lse=lse)
     for name, x, shape in (("do", do, call.out_shape), ("delta", delta, call.out_shape[:1]),
                            ("lse", lse, call.out_shape[:1])):
         if tuple(x.shape) != tuple(shape):

@@ -38,3 +38,5 @@ def test_what_is_differentiated_twice_is_named(torch_lib):
         gradient.backward()
     with pytest.raises(RuntimeError, match="gradient of product has no double backward"):
         without_gradient("gradient of product", product, x, y)[0].backward()
+    with pytest.raises(RuntimeError, match="^not followed$"):
+        without_gradient("product", product, x, y, refusal="not followed")[0].backward()

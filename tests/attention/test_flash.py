@@ -206,6 +206,13 @@ def test_bad_input_is_named(lib):
         flash_attention(*arrays, block_n=2, order=[0, 0, 1])
     with pytest.raises(TypeError, match="order must be an integer"):
         arrangement([0.5], [slice(0, 1)])
+    with pytest.raises(TypeError, match="order must be a sequence of the blocks' indices; got 3"):
+        flash_attention(*arrays, order=3)
+    for forward, _ in FORWARDS.values():
+        with pytest.raises(TypeError, match="counts must be a Counts or None; got int"):
+            forward(*arrays, counts=5)
+    with pytest.raises(ValueError, match=r"divide must be .*; got \['sum'\]"):
+        flash_attention_1(*arrays, divide=["sum"])
     with pytest.raises(ValueError, match='divide must be "sum", "parts" or "factors"; got \'both\''):
         flash_attention_1(*arrays, divide="both")
 
@@ -235,3 +242,13 @@ def test_masks_of_random_shape(lib):
         for forward, kind in FORWARDS.values():
             state = forward(*call.arrays(lib, "float32"), block_m=2, block_n=4, **call.options(lib))
             judge(call.certified(), state, call.budget("float32", spans(call, 4), kind, sequential))
+
+
+def test_a_gradient_of_flash_attention_1_is_refused_and_not_dropped(torch_lib):
+    arrays = random_call(12, (2, 1), 4, 6, 2).arrays(torch_lib, "float32")
+    plain = flash_attention_1(*arrays)
+    o, lse = state = flash_attention_1(arrays[0].requires_grad_(), *arrays[1:])
+    assert same_state(LSEState(o.detach(), lse.detach()), plain) and type(state) is LSEState
+    for x in state:
+        with pytest.raises(RuntimeError, match="flash_attention_1 has no gradient; fdmath.flash_attention has"):
+            x.sum().backward(retain_graph=True)

@@ -359,6 +359,10 @@ def test_bad_input_is_named(lib):
         run(dlse=lib.array(values(dlse), "float64"))
     with pytest.raises(ValueError, match='by must be "columns" or "rows"; got \'warps\''):
         run(by="warps")
+    with pytest.raises(ValueError, match=r"by must be .*; got \['rows'\]"):
+        run(by=["rows"])
+    with pytest.raises(TypeError, match="counts must be a Counts or None; got int"):
+        run(counts=5)
     with pytest.raises(ValueError, match="order must hold each of the 2 blocks 0 to 1 once"):
         run(by="rows", block_m=2, order=[1])
     with pytest.raises(TypeError, match="do must be a NumPy array or a torch tensor; got list"):

@@ -1,10 +1,11 @@
 """The bound on gradients: it holds what a wrong o and lse cost, and no less than that is asked of it."""
 
 import numpy as np
+import pytest
 
 from fdmath import flash_attention, flash_attention_backward
 from fdmath.attention.gradient_budget import gradient_budget
-from fdmath.attention.reference import attention_gradient
+from fdmath.attention.reference import attention, attention_gradient
 from tests.attention.calls import random_call
 from tests.attention.test_flash_backward import losses, within
 
@@ -36,3 +37,45 @@ def test_16_bits_are_rounded_once_more():
     right = attention_gradient(*losses(call), call.q, call.k, call.v)
     for w, n, g in zip(wide, narrow, right, strict=True):
         assert np.all(n - w >= 2.0**-11 * np.abs(g))
+
+
+def errors(do, *arrays, scale):
+    """(errors, budgets) of float32 gradients by FlashAttention-2, its saved state off by its own budget."""
+    right = attention_gradient(do.astype(float), None, *(x.astype(float) for x in arrays), scale=scale)
+    o, lse = flash_attention(*arrays, scale=scale)
+    exact = attention(*(x.astype(float) for x in arrays), scale=scale)
+    off = {"of_o": np.abs(o - exact.o), "of_lse": np.abs(lse - exact.lse)}
+    got = flash_attention_backward(do, None, *arrays, o, lse, scale=scale)
+    budget = gradient_budget(do, None, *arrays, **off, scale=scale)
+    return [np.abs(g - r) for g, r in zip(got, right, strict=True)], budget
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-40, 1e-42, -1e-42])
+def test_a_scale_below_the_normal_numbers_of_the_format_is_covered(scale):
+    # scale·q loses up to half the smallest number, which a large dS multiplies; the scale itself is rounded so.
+    do, q, v = np.float32([[1.0]]), np.float32([[1.5]]), np.float32([[1e9], [-1e9]])
+    for k in (np.zeros((2, 1), np.float32), np.float32([[3e10], [-1e10]])):
+        lost, budget = errors(do, q, k, v, scale=scale)
+        assert all(np.all(e <= b) for e, b in zip(lost, budget, strict=True))
+        assert abs(scale) > 1e-41 or lost[1].max() >= 0.1 * budget.dk.max()  # no empty promise
+    assert abs(scale) > 1e-41 or lost[0].max() >= 0.1 * budget.dq.max()
+
+
+@pytest.mark.parametrize("arrays", [
+    ([[1e20]], [[1.0]], [[1.0], [2.0]], [[1e30], [-1e30]]),  # do·v
+    ([[1.0]], [[1.0]], [[1e20], [2e20]], [[1e20], [-1e20]]),  # dS·k
+    ([[1.0]], [[1e20]], [[1e20], [-1e20]], [[1.0], [2.0]]),  # scores
+])  # fmt: skip
+def test_what_overflows_has_no_bound(arrays):
+    do, q, k, v = (np.array(x, np.float32) for x in arrays)
+    assert np.isinf(gradient_budget(do, None, q, k, v, scale=1.0).dq).all()
+    assert not any(np.isnan(x).any() for x in gradient_budget(do, do[:, 0], q, k, v, scale=1.0))
+    small = gradient_budget(do * 2**-100, None, q * 2**-100, k * 2**-100, v * 2**-100, scale=1.0)
+    assert all(np.isfinite(x).all() for x in small)
+
+
+def test_a_gradient_beyond_16_bits_has_no_bound_and_one_within_has():
+    q, k, v = (np.array(x, np.float16) for x in ([[1.0]], [[1.0], [-1.0]], [[300.0], [-300.0]]))
+    for size, beyond in ((100.0, False), (1e4, True)):
+        bound = gradient_budget(np.full((1, 1), size), None, q, k, v).dq
+        assert np.isinf(bound).all() == beyond and not np.isnan(bound).any()

@@ -150,6 +150,10 @@ def test_bad_input_is_named(lib):
             run(*arrays, block_n=0, **options)
         with pytest.raises(ValueError, match="q must have 2 axes"):
             run(*(x[None] for x in arrays), **options)
+        with pytest.raises(TypeError, match="q must be a NumPy array or a torch tensor; got list"):
+            run([1], *arrays[1:], **options)
+        with pytest.raises(TypeError, match="counts must be a SharedCounts or None; got dict"):
+            run(*arrays, counts={}, **options)
     with pytest.raises(ValueError, match='exchange must be "tile" or "end"; got \'never\''):
         warps.forward_split_k(*arrays, exchange="never")
     q, k, v = arrays
@@ -158,6 +162,9 @@ def test_bad_input_is_named(lib):
             given = [v[:3], q[:, 0], q, k, v, q[:, 0]]
             given[at] = given[at][:2]
             with pytest.raises(ValueError, match=f"{name} must have shape "):
+                run(*given)
+            given[at] = None
+            with pytest.raises(TypeError, match=f"{name} must be a NumPy array or a torch tensor; got NoneType"):
                 run(*given)
     for law in (laws.forward_split_q, laws.forward_split_k, laws.backward_split_q, laws.backward_split_k):
         with pytest.raises(ValueError, match="tiles must be at least 1; got 0"):
