@@ -26,7 +26,7 @@ try:
 except ImportError:  # python-flint is an extra
     certified_gradient = None
 
-MOST_CERTIFIED = 80
+MOST_CERTIFIED = 96
 """The most numbers in q, k and v of which every gradient is certified: a few hundredths of a second."""
 
 NAMES = ("dq", "dk", "dv")
@@ -74,7 +74,7 @@ class BackwardCase:
         dlse = subject.present_slope(self.dlse.astype(backends.working(call.dtype)))
         q, k, v, *rest = call.arguments(subject)
         got = subject.call_backward(subject.send(do), subject.send(dlse), q, k, v, *state, *rest)
-        return _adopted(got, [tuple(x.shape) for x in (call.q, call.k, call.v)])
+        return adopted(got, [tuple(x.shape) for x in (call.q, call.k, call.v)])
 
     # -- the right answer; heads stand in the house's order inside, in the subject's outside ----------
 
@@ -190,15 +190,15 @@ class BackwardCase:
         return f"{self.call}\ndo = {self.do.tolist()}\ndlse = {self.dlse.tolist()}"
 
 
-def _adopted(got, shapes):
-    """The arrays that backward returned in float64; SubjectError unless they are three of these shapes."""
+def adopted(got, shapes, names="dq, dk, dv"):
+    """The arrays that backward returned in float64; SubjectError unless they have these shapes, one each."""
     try:
         gradients = [exact(x) for x in got]
     except (TypeError, ValueError) as error:
-        raise SubjectError(f"backward must return dq, dk, dv, three arrays; got {type(got).__name__}") from error
+        raise SubjectError(f"backward must return {names}, {len(shapes)} arrays; got {type(got).__name__}") from error
     found = [x.shape for x in gradients]
     if found != shapes:
-        raise SubjectError(f"backward must return dq, dk, dv of the shapes {shapes}; got {found}")
+        raise SubjectError(f"backward must return {names} of the shapes {shapes}; got {found}")
     return gradients
 
 
@@ -246,4 +246,4 @@ def roundings(count):
     return count * rounding.unit_roundoff("float64") * 2
 
 
-__all__ = ["BackwardCase", "bounded", "compare", "roundings"]
+__all__ = ["BackwardCase", "adopted", "bounded", "compare", "roundings"]

@@ -4,6 +4,7 @@ A random functional Σ go·o + Σ gl·lse is differentiated by the subject (auto
 gradient is paired with a direction, and compared with the same functional of the certified (do, dlse).
 """
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -13,14 +14,15 @@ from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.state import AccState, LSEState
 from fdmath.verify import reference
-from fdmath.verify.backward import BackwardCase
+from fdmath.verify.backward import BackwardCase, adopted
 from fdmath.verify.reference import Finding
 from fdmath.verify.subject import SubjectError
 
 
 def available(subject):
     """Whether the subject can be differentiated here, in float64 throughout, and the derivative certified."""
-    ways = subject.backward is not None or (subject.library == "torch" and not subject.in_place)
+    by_hand = subject.backward is not None and subject.role != "block" and subject.kind is LSEState
+    ways = by_hand or (subject.library == "torch" and not subject.in_place)
     return ways and reference.oracle is not None and "float64" in subject.dtypes and not subject.p_format("float64")
 
 
@@ -49,10 +51,8 @@ def _of_states(subject, case):
 
 def _merge_gradient(subject, os, lses, go, gl):
     """(do (P, R, dv), dlse (P, R)) of the functional, by autograd or the subject's backward."""
-    if subject.backward is not None:
-        send = [subject.send(x) for x in (go, gl, os[0], lses[0], os[-1], lses[-1])]
-        raw = [rounding.exact(x) for x in subject.call_backward(*send)]
-        return np.stack(raw[::2]), np.stack(raw[1::2])
+    if subject.backward is not None and subject.kind is LSEState:
+        return _by_the_chain_rule(subject, [LSEState(*x) for x in zip(os, lses, strict=True)], go, gl)
     torch = backends.load("importlib:import_module")("torch")
     leaves = [torch.tensor(x, requires_grad=True) for x in (os, lses)]
 
@@ -69,6 +69,28 @@ def _merge_gradient(subject, os, lses, go, gl):
         for part in parts[1:]:
             result = subject.call(*result, *part)
     return _autograd(torch, subject, result, leaves, go, gl)
+
+
+def _by_the_chain_rule(subject, parts, go, gl):
+    """(do, dlse) of all parts by the subject's backward: of the last ⊕ of their chain first; of all at once for many."""
+    if subject.role == "merge_many":
+        return _backward(subject, go, gl, LSEState(*(np.stack(x) for x in zip(*parts, strict=True))))
+    whole = list(itertools.accumulate(parts, subject.merge))
+    found = []
+    for before, part in zip(whole[-2::-1], parts[:0:-1], strict=True):
+        go, gl, *own = _backward(subject, go, gl, before, part)
+        found.append(own)
+    return [np.stack(x) for x in zip((go, gl), *reversed(found), strict=True)]
+
+
+def _backward(subject, go, gl, *states):
+    """The gradients (do, dlse) of each state that the subject's backward returns, of natural lse, in float64."""
+    shown = [x for state in states for x in subject.present(state)]
+    got = subject.call_backward(*map(subject.send, (go, subject.present_slope(gl), *shown)))
+    shapes = [x.shape for x in shown]
+    gradients = adopted(got, shapes, " and ".join(["do, dlse"] * len(states)))
+    base = math.log(2) if subject.log_base == 2 else 1.0  # lse2 = lse/ln 2
+    return [x / base if i % 2 else x for i, x in enumerate(gradients)]
 
 
 def _of_block(subject, case):
@@ -104,13 +126,16 @@ def _of_call(subject, case):
 
 
 def _call_gradient(subject, case, go, gl):
-    """(dq, dk, dv) of the functional: by autograd on torch, by the subject's backward on NumPy."""
+    """(dq, dk, dv) of the functional: by autograd where torch follows the call, else by the subject's backward."""
     if subject.library != "torch":
         return BackwardCase(case, subject, go, gl).run()
     torch = backends.load("importlib:import_module")("torch")
     leaves = [torch.tensor(x, requires_grad=True) for x in (case.q, case.k, case.v)]
     _, _, _, *rest = case.arguments(subject)
-    return _autograd(torch, subject, subject.call(*leaves, *rest), leaves, go, gl)
+    result = subject.call(*leaves, *rest)
+    if subject.backward is not None and not any(getattr(x, "requires_grad", False) for x in result):
+        return BackwardCase(case, subject, go, gl).run()
+    return _autograd(torch, subject, result, leaves, go, gl)
 
 
 def _autograd(torch, subject, result, leaves, go, gl):

@@ -25,12 +25,11 @@ from fdmath.attention.softmax import partial_state
 from fdmath.verify import gradients, strategies
 from fdmath.verify.backward import BackwardCase, bounded, compare, roundings
 from fdmath.verify.cases import BlockCase, StateCase
-from fdmath.verify.reference import HOLDS, as_pair, is_nan, lawful, merged, same
-from fdmath.verify.subject import ROLES
+from fdmath.verify.reference import HOLDS, Finding, as_pair, is_nan, lawful, merged, same
+from fdmath.verify.subject import CALLED, ROLES
 
 MERGING = ("merge", "merge_many")
 KEYED = ("block", "partial", "decode", "attention")
-CALLED = ("partial", "decode", "attention")
 
 
 def _blind(subject):
@@ -467,6 +466,17 @@ def causality(subject, case):
     was, got = case.run(subject), replace(case, k=k, v=v).run(subject)
     pick = lambda s: type(s)(s.o[..., blind, :], s.lse[..., blind])  # noqa: E731
     return same(pick(got), pick(was), pick(case.budget(subject)))
+
+
+@law("fn(x) leaves x as it was", applies=lambda s: not s.in_place, name="inputs kept", parts=(2, 4))
+def inputs_kept(subject, case):
+    """A call, or a call of its gradient, changes nothing that it is given: only a subject declared in_place may."""
+    watched = subject.watched(changes := [])
+    if subject.backward is not None and subject.role in CALLED:
+        BackwardCase.of(case, watched).run()
+    else:
+        case.run(watched)
+    return Finding(math.inf, False, "fail", changes[0]) if changes else HOLDS
 
 
 @law("d(o, lse) = Σp·ds·(v − o) + Σp·dv, Σp·ds", (*MERGING, "block", "partial", "attention"),

@@ -15,7 +15,7 @@ With kind=MLOState or AccState a state is passed and returned as three arrays in
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
 from fdmath.algebra.state import LSEState, check_kind
 
 ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
+CALLED = ("partial", "decode", "attention")
 
 
 class SubjectError(Exception):
@@ -41,10 +42,11 @@ class Subject:
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
     P is rounded before P·v, "inputs" for that of the inputs. stats_dtype: the format of m, l and lse. exp_u: error of
     exp and log in units of u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", …).
-    backward: the gradient where autograd does not apply. For merges backward(do, dlse, o1, lse1, o2, lse2) →
-    (do1, dlse1, do2, dlse2); for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse
-    are what fn returned, do and dlse are laid out as they are, and … is what the role's call takes besides;
-    P and dS are then taken to be rounded to p_dtype. kind: the spelling of states in merges and blocks.
+    backward: the gradient where autograd does not apply, of a merge of pairs or a call. For merges backward(do, dlse,
+    o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), for merge_many backward(do, dlse, o, lse) → (do, dlse) of the parts;
+    for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse are what fn returned, do and dlse
+    are laid out as they are, and … is what the role's call takes besides; P and dS are then taken to be rounded to
+    p_dtype. kind: the spelling of states in merges and blocks.
     dtypes: formats to try. false: names of laws that it is known, and shown, to break.
     """
 
@@ -133,6 +135,11 @@ class Subject:
         """What backward returns for args already in its own library; SubjectError for anything that it raises."""
         return _called(self.backward, "backward ", args)
 
+    def watched(self, changes):
+        """The subject given writable copies of what it is sent; what a call changes of them is told in `changes`."""
+        watch = lambda name: _watched(getattr(self, name), name, changes)  # noqa: E731
+        return replace(self, fn=watch("fn"), backward=None if self.backward is None else watch("backward"))
+
     def send(self, x):
         """The array x in the subject's library: a contiguous private copy, read-only unless in_place."""
         copy = np.array(x, copy=True, order="C")
@@ -151,10 +158,11 @@ class Subject:
         return [state.o, np.where(lse == -np.inf, np.asarray(self.empty, lse.dtype), lse)]
 
     def present_slope(self, dlse):
-        """dlse (B, H, Nq), the gradient of natural lse, as that of lse in the subject's conventions (base, layout)."""
+        """dlse (…), the gradient of natural lse, as that of lse in the subject's conventions (base, layout in calls)."""
         if self.log_base == 2:  # lse = lse2·ln 2
             dlse = (dlse * math.log(2)).astype(dlse.dtype)
-        return np.swapaxes(dlse, -1, -2) if self.lse_layout == "heads_last" else dlse
+        laid_out = self.role in CALLED and self.lse_layout == "heads_last"
+        return np.swapaxes(dlse, -1, -2) if laid_out else dlse
 
     def adopt(self, got, like=None):
         """The state that the subject's arrays `got` mean, as NumPy arrays with natural lse; SubjectError if none."""
@@ -177,7 +185,7 @@ class Subject:
         if self.empty == math.inf:
             nothing, none = np.asarray([-np.inf, np.nan], lse.dtype)  # −∞ is no value of its convention
             lse = np.where(lse == np.inf, nothing, np.where(lse == -np.inf, none, lse))
-        if self.role in ("partial", "decode", "attention") and self.lse_layout == "heads_last":
+        if self.role in CALLED and self.lse_layout == "heads_last":
             lse = np.swapaxes(lse, -1, -2)
         return exact(lse) * math.log(2) if self.log_base == 2 else lse
 
@@ -188,6 +196,30 @@ def _called(fn, name, args):
             return fn(*args)
     except (Exception, SystemExit) as error:
         raise SubjectError(f"{name}raised {type(error).__name__}: {error}") from error
+
+
+def _watched(fn, name, changes):
+    """fn on writable copies of its arguments; a line for each that a call leaves other than it was joins `changes`."""
+    def run(*args):
+        copies = [x.copy() if isinstance(x, np.ndarray) else x.clone() if hasattr(x, "clone") else x for x in args]
+        got = fn(*copies)
+        for i, (was, now) in enumerate(zip(args, copies, strict=True)):
+            if hasattr(was, "shape") and (told := _change(exact(was), exact(now))):
+                changes.append(f"{name} changed its argument {i + 1}, {told}")
+        return got
+
+    return run
+
+
+def _change(was, now):
+    """The first difference of two arrays as a text, NaN equal to NaN; an empty one where there is none."""
+    if was.shape != now.shape:
+        return f"whose shape was {was.shape} and is {now.shape}"
+    apart = np.argwhere((was != now) & ~(np.isnan(was) & np.isnan(now)))
+    if not len(apart):
+        return ""
+    at = tuple(apart[0])
+    return f"which at {[int(i) for i in at]} was {float(was[at])!r} and is {float(now[at])!r}"
 
 
 def _one_of(name, value, allowed):

@@ -170,7 +170,7 @@ def test_a_bound_is_that_of_the_state_and_the_formats():
 @pytest.mark.parametrize(("backward", "text"), [
     (lambda *args: wrong.right(*args)[:2], "backward must return dq, dk, dv of the shapes"),
     (lambda *args: wrong.right(*args)[::-1], "backward must return dq, dk, dv of the shapes"),
-    (lambda *args: None, "backward must return dq, dk, dv, three arrays; got NoneType"),
+    (lambda *args: None, "backward must return dq, dk, dv, 3 arrays; got NoneType"),
     (lambda *args: 1 / 0, "backward raised ZeroDivisionError"),
 ])  # fmt: skip
 def test_what_is_no_gradient_is_named(backward, text):

@@ -45,6 +45,13 @@ def zero_times_nan(scores, v):
     return p @ v / np.where(l == 0, 1, l)[:, None], m[:, 0] + np.log(np.where(l == 0, 1, l))
 
 
+def doubled_after_use(q, k, v):
+    """q is overwritten after it was used."""
+    state = tuple(attention(q, k, v))
+    q *= 2
+    return state
+
+
 def mask_forgotten(q, k, v, causal):
     """The causal flag is not looked at."""
     return tuple(attention(q, k, v))
@@ -79,6 +86,7 @@ KILLERS = {
     "poison": ("block", zero_times_nan, {}),
     "seen NaN": ("block", wrong.swallowed_nan, {}),
     "causality": ("attention", mask_forgotten, {}),
+    "inputs kept": ("partial", doubled_after_use, {}),
     "gradient": ("merge", lse_detached, {"library": "torch"}),
     "gradient of o": ("attention", wrong_backward.forward, {"backward": wrong_backward.g1_tiled}),
     "gradient of lse": ("attention", wrong_backward.forward, {"backward": wrong_backward.h1_lse_dropped}),

@@ -21,6 +21,8 @@ KILLS = [
     ("F13", wrong.padded_scale, "gradient of lse"),
     ("G1", wrong.g1_tiled, "gradient of o"),
     ("G4", wrong.g4_first_head, "sum over a group"),
+    ("G4, two heads", wrong.g4_two_heads, "sum over a group"),
+    ("three sequences", wrong.first_two_sequences, "gradient of o"),
     ("G4, a mean", wrong.g4_mean, "sum over a group"),
     ("H1", wrong.h1_lse_dropped, "gradient of lse"),
     ("H1, in delta", wrong.h1_lse_dropped, "delta"),

@@ -122,6 +122,12 @@ def tail_cut(do, dlse, q, k, v, o, lse, causal):
     return right(np.where(kept[:, None], do, 0), np.where(kept, dlse, 0), q, k, v, o, lse, causal)
 
 
+def first_two_sequences(do, dlse, q, k, v, o, lse, causal):
+    """Sequences after the second get no gradient."""
+    kept = np.arange(len(q))[:, None, None] < 2
+    return right(np.where(kept[..., None], do, 0), np.where(kept, dlse, 0), q, k, v, o, lse, causal)
+
+
 def own_share(do, dlse, q, k, v, o, lse, causal):
     """H2: P is made from the lse of the second half of the keys, not from that of all."""
     half = k.shape[-2] // 2
@@ -142,6 +148,7 @@ no_delta = partial(right, delta=lambda do, o, dlse: -dlse)
 wrong_sign = partial(right, delta=lambda do, o, dlse: np.sum(do * o, axis=-1) + dlse)
 g1_tiled = partial(right, spread=lambda x, heads: np.tile(x, (1, heads // x.shape[1], 1, 1)))
 g4_first_head = partial(right, over_group=lambda x, kv: grouped(x, kv)[:, :, 0])
+g4_two_heads = partial(right, over_group=lambda x, kv: grouped(x, kv)[:, :, :2].sum(axis=2))
 g4_mean = partial(right, over_group=lambda x, kv: grouped(x, kv).mean(axis=2))
 a8_zero_for_empty = partial(right, p_of=lambda s, lse, seen: np.where(
     seen | (lse == NOTHING), np.exp(s - np.where(lse == NOTHING, 0, lse)), 0), blank=unblanked)
