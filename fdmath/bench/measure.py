@@ -77,7 +77,7 @@ def errors(peer, call, place, probes):
             found["v_ones_ulp"] = steps_from_one(o.double().cpu().numpy(), eps)
         elif probe.name == "random":
             found |= {"err_o": relative(o, probe.o), "err_lse": None if lse is None else largest(lse, probe.lse)}
-        said += [f"{name} of {probe.name} inputs is {ratio:.3g} of what it may be" for name, ratio in ratios.items()
+        said += [f"{name} of {probe.name} inputs is {ratio:.3g} times what it may be" for name, ratio in ratios.items()
                  if ratio is not None and not ratio <= 1]
     return found, said
 

@@ -61,8 +61,7 @@ def test_a_right_peer_is_timed_with_its_errors(dtype):
     (lambda o, lse: (o * 1.01, lse), "err_o"), (lambda o, lse: (o, lse / math.log(2)), "err_lse"),
     (lambda o, lse: (o * math.nan, lse), "err_o"), (lambda o, lse: (o, lse * math.nan), "err_lse"),
     (lambda o, lse: (o[..., :1], lse), "err_o"), (lambda o, lse: (o, lse[..., None]), "err_lse"),
-    (lambda o, lse: (o.roll(1, 1), lse), "err_o"), (lambda o, lse: (torch.where(o == 1, 1.01, o), lse), "v_ones_ulp"),
-    (lambda o, lse: (o, lse + 0.0035), "err_lse")])
+    (lambda o, lse: (o.roll(1, 1), lse), "err_o"), (lambda o, lse: (torch.where(o == 1, 1.01, o), lse), "v_ones_ulp")])
 def test_a_wrong_peer_is_marked_by_what_is_wrong_and_the_rest_goes_on(change, field):
     rows = measure.peer_rows(bench(), SMALL, [broken(change), Peer("right", right)])
     assert [row["status"] for row in rows] == ["wrong", "ok"] and field in rows[0]["note"]
@@ -164,6 +163,12 @@ def test_keys_that_are_stored_by_their_address_are_found_out(stored):
 
     (row,) = measure.peer_rows(bench(), SMALL, [Peer("stores", build)])
     assert row["status"] == "wrong" and "weighted inputs" in row["note"]
+
+
+@pytest.mark.parametrize("off", [0.0035, -0.0035])
+def test_an_lse_that_is_off_by_less_than_sixteen_bits_show_is_wrong(off):
+    (row,) = measure.peer_rows(bench("bfloat16", [LONG]), LONG, [broken(lambda o, lse: (o, lse + off))])
+    assert row["status"] == "wrong" and "err_lse of random inputs" in row["note"] and "err_o" not in row["note"]
 
 
 @pytest.mark.parametrize("declared, status", [({}, "wrong"), ({"stats_dtype": "bfloat16"}, "ok")])
