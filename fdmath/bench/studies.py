@@ -137,7 +137,7 @@ def _room(q, v, count):
 
 
 def _error_row(bench, shape, count, stored, parts, right):
-    """The row of the merge of parts whose lse is stored in the format `stored`; the note: errors by what they may be."""
+    """The row of the merge of parts whose lse is stored in the format `stored`; a note: errors by what they may be."""
     o, lse = merge_states(parts[0], parts[1].to(getattr(torch, stored)))
     o = o.to(getattr(torch, bench.dtype))
     found, note = {"err_o": relative(o, right.o), "err_lse": largest(lse, right.lse)}, {}

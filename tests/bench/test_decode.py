@@ -62,7 +62,8 @@ def test_the_start_of_a_floor_is_never_negative():
 
 
 @pytest.mark.parametrize("points", [
-    [(5, 1.0), (50, math.nan)], [(5, 0.0), (50, 1.0)], [(5, -1.0), (50, 1.0)], [(5, 1.0), (50, math.inf)], [], [(5, 1.0)], [(5, 1.0), (5, 2.0)], [(5, 2.0), (50, 2.0), (500, 1.0)]])
+    [(5, 1.0), (50, math.nan)], [(5, 0.0), (50, 1.0)], [(5, -1.0), (50, 1.0)], [(5, 1.0), (50, math.inf)],
+    [], [(5, 1.0)], [(5, 1.0), (5, 2.0)], [(5, 2.0), (50, 2.0), (500, 1.0)]])
 def test_points_without_a_floor_are_refused(points):
     with pytest.raises(ValueError, match="^points must"):
         decode.fit_floor(points)

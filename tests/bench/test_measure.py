@@ -31,7 +31,8 @@ def pretended(calls):
 
 def bench(dtype="float16", shapes=(SMALL,), seed=0):
     """A Bench on the CPU."""
-    return Bench(graphs.Inputs(dtype, shapes, device="cpu", rotated=1, seed=seed), Floor(2.0, 4000.0), time_all=pretended)
+    inputs = graphs.Inputs(dtype, shapes, device="cpu", rotated=1, seed=seed)
+    return Bench(inputs, Floor(2.0, 4000.0), time_all=pretended)
 
 
 def right(shape):

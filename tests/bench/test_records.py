@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -81,4 +82,4 @@ def test_a_link_stays_one_and_what_is_no_file_is_written_to(tmp_path):
     assert link.is_symlink() and path.read_text(encoding="utf-8") == "text"
     records.check_writable(os.devnull)
     records.save(os.devnull, "text")
-    assert not os.path.isfile(os.devnull)
+    assert not Path(os.devnull).is_file()
