@@ -30,16 +30,23 @@ def key_ranges(keys, tile=None, num_splits=None):
 
     num_splits parts differ in size by at most one, the larger ones first, and some are empty if there are more
     parts than keys (⌊n/S⌋ keys a part would lose the last ones: faults:C1). Neither given: tiles of DEFAULT_TILE keys.
-    Raises ValueError for a value below 1 or for both given.
+    Raises as `check_cut` does.
     """
-    if tile is not None and num_splits is not None:
-        raise ValueError(f"give tile or num_splits, not both; got tile={tile} and num_splits={num_splits}")
+    tile, num_splits = check_cut(tile, num_splits)
     if num_splits is not None:
-        size, larger = divmod(keys, whole(num_splits, "num_splits", least=1))
+        size, larger = divmod(keys, num_splits)
         starts = [i * size + min(i, larger) for i in range(num_splits + 1)]
         return list(pairwise(starts))
-    tile = DEFAULT_TILE if tile is None else whole(tile, "tile", least=1)
+    tile = tile or DEFAULT_TILE
     return [(start, min(start + tile, keys)) for start in range(0, keys, tile)] or [(0, 0)]
+
+
+def check_cut(tile, num_splits):
+    """(tile, num_splits) as ints or None; TypeError for no integer, ValueError for one below 1 or for both given."""
+    if tile is not None and num_splits is not None:
+        raise ValueError(f"give tile or num_splits, not both; got tile={tile} and num_splits={num_splits}")
+    return (None if tile is None else whole(tile, "tile", least=1),
+            None if num_splits is None else whole(num_splits, "num_splits", least=1))
 
 
 def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, order=flat, causal=False, scale=None,
@@ -56,7 +63,7 @@ def split_kv_attention(q, k, v, *, tile=None, num_splits=None, kind=LSEState, or
     """
     name = choose_backend(backend, q, k, v, kind=kind, order=order, mask=mask, out_dtype=out_dtype,
                           stats_dtype=stats_dtype)
-    key_ranges(0, tile, num_splits)
+    tile, num_splits = check_cut(tile, num_splits)
     run = backends.load(_IMPLEMENTATIONS[name])
     return run(q, k, v, tile=tile, num_splits=num_splits, kind=kind, order=order, causal=causal, scale=scale,
                mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)

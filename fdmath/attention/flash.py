@@ -27,7 +27,8 @@ def flash_attention(q, k, v, *, block_m=None, block_n=None, order=None, causal=F
     Arguments and result as for `attention`. block_m queries and block_n keys a block (128 each by default, the last
     ones short); order: the order in which each row block takes the key blocks, a permutation of their indices. counts:
     a `Counts` to add to. backend: "auto", "numpy", "torch" or "triton" (which chooses its own blocks and takes no
-    order, counts or mask). Differentiable in o and lse (torch), from o and lse alone; a double backward raises.
+    order, counts or mask; its gradients round dS to the inputs' dtype: prefer bfloat16 where float16 loses it, below
+    6e-5 and beyond 65504). Differentiable in o and lse (torch), from o and lse alone; a double backward raises.
     Raises TypeError, ValueError for arguments, RuntimeError for a named backend that cannot run.
     Source: document B, Algorithm 1.
     """

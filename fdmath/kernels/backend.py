@@ -29,7 +29,7 @@ def refusal(q, k, v, *, kind=LSEState, order=flat, mask=None, stats_dtype=None, 
 
 def split_kv_by_kernel(q, k, v, *, tile, num_splits, causal, scale, out_dtype, **_):
     """The attention state (o, lse), as `split_kv_attention` gives it for what `refusal` lets through."""
-    call = prepare(q, k, v, causal=bool(causal), scale=scale)
+    call = prepare(q, k, v, causal=causal, scale=scale)
     o = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=OUT.get(_name(out_dtype), q.dtype))
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
     call.run(call.plan(num_splits, tile), o, lse)

@@ -1,14 +1,23 @@
 """What the kernels refuse before any work, and the views of what they accept; on the host alone, without a kernel."""
 
+import ctypes
+import itertools
 import math
 
+import numpy as np
 import torch
 import triton
 
 from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
+from fdmath.attention import reference
 from fdmath.attention.reference import check_shapes
 
 LARGEST_DIM, LARGEST_QUERIES = 256, 16
+MOST_HEADS = 65535
+"""The most programs along the second axis of a launch."""
+MOST_ROWS = 2**30
+"""The most queries or keys a head: the places of a tile behind the last one are still 32-bit numbers."""
 if tuple(int(number) for number in triton.__version__.split(".")[:2]) < (3, 6):
     raise ImportError(f"the kernels need Triton 3.6 or later; this is {triton.__version__}", name="triton>=3.6")
 
@@ -24,9 +33,35 @@ def check_tensors(**tensors):
             raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}")
         if backends.float_name(x, name) == "float64":
             raise TypeError(f"{name} must be float16, bfloat16 or float32; got float64")
-        if not (x.is_cuda or INTERPRETED):
+        if not (x.is_cuda or INTERPRETED and x.device.type == "cpu"):
             raise TypeError(f"{name} must be on a CUDA device, or TRITON_INTERPRET=1 set before these kernels are "
                             f"imported, which runs them on the CPU; got {x.device}")
+
+
+def check_flag(name, value):
+    """The flag as a bool; TypeError, naming the argument, for anything but True and False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False; got {value!r}")
+    return bool(value)
+
+
+def check_scale(scale, dim):
+    """The scale as a Python float, as `reference.check_scale` gives it, but 0 where the kernels would see 0.
+
+    They take scale·log₂e in float32. Raises ValueError where that is not finite.
+    """
+    scale = reference.check_scale(scale, dim)
+    seen = ctypes.c_float(scale / math.log(2)).value
+    if math.isinf(seen):
+        raise ValueError(f"scale must be finite in float32, and so must scale·log₂e; got {scale!r}")
+    return scale if seen else 0.0
+
+
+def check_rows(**tensors):
+    """Nothing; raises ValueError, naming the argument, for more rows a head than a kernel can count."""
+    for name, x in tensors.items():
+        if x.shape[-2] > MOST_ROWS:
+            raise ValueError(f"{name} must have at most {MOST_ROWS} rows a head; got {x.shape[-2]}")
 
 
 def check_inputs(q, k, v):
@@ -43,6 +78,9 @@ def check_inputs(q, k, v):
             raise ValueError(f"{name} must have a last axis of stride 1; got {x.stride(-1)}")
     if q.shape[-2] > LARGEST_QUERIES:
         raise ValueError(f"q must have at most {LARGEST_QUERIES} queries a sequence; got {q.shape[-2]}")
+    if q.ndim > 2 and q.shape[-3] > MOST_HEADS:
+        raise ValueError(f"q must have at most {MOST_HEADS} heads a sequence; got {q.shape[-3]}")
+    check_rows(k=k)
     return [four_axes(name, x, x.ndim) for name, x in (("q", q), ("k", k), ("v", v))]
 
 
@@ -62,7 +100,11 @@ def results(q, v, out):
     shape = (*q.shape[:-1], v.shape[-1])
     if out is None:
         return q.new_empty(shape), q.new_empty(shape[:-1], dtype=torch.float32)
-    o, lse = out
+    if not isinstance(out, (tuple, list, LSEState)):
+        raise TypeError(f"out must be a pair (o, lse); got {_described(out)}")
+    if len(pair := tuple(out)) != 2:
+        raise TypeError(f"out must be a pair (o, lse); got {len(pair)} of them")
+    o, lse = pair
     for name, x, expected, dtype in (("o", o, shape, q.dtype), ("lse", lse, shape[:-1], torch.float32)):
         if not isinstance(x, torch.Tensor) or x.dtype != dtype or x.device != q.device:
             raise TypeError(f"out must hold {name} as a tensor of {dtype} on {q.device}; got {_described(x)}")
@@ -73,12 +115,46 @@ def results(q, v, out):
     return o, lse
 
 
-def check_workspace(workspace, needed, q):
-    """Nothing; raises TypeError, ValueError for a workspace that cannot hold `needed` float32 numbers."""
+def room(workspace, needed, q):
+    """The first `needed` numbers of a workspace, as one axis; TypeError, ValueError where it cannot hold them."""
     if not isinstance(workspace, torch.Tensor) or workspace.dtype != torch.float32 or workspace.device != q.device:
         raise TypeError(f"workspace must be a tensor of torch.float32 on {q.device}; got {_described(workspace)}")
-    if workspace.numel() < needed or not workspace.is_contiguous():
-        raise ValueError(f"workspace must be contiguous with at least {needed} numbers; got {workspace.numel()}")
+    if workspace.numel() < needed:
+        raise ValueError(f"workspace must have at least {needed} numbers; got {workspace.numel()}")
+    if not workspace.is_contiguous():
+        raise ValueError(f"workspace must be contiguous; got strides {workspace.stride()}")
+    return workspace.view(-1)[:needed]
+
+
+def check_apart(written, read):
+    """Nothing; raises ValueError where memory to be written is repeated (stride 0), or is another tensor's too.
+
+    written, read: {name: tensor}. Tensors may lie between each other's rows; those of `read` may share memory.
+    """
+    for name, x in written.items():
+        if 0 in x.stride() and any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
+            raise ValueError(f"{name} must not repeat its memory; got shape {tuple(x.shape)} with strides {x.stride()}")
+    tensors = written | read
+    spans = {name: _span(x.untyped_storage()) for name, x in tensors.items()}
+    for a, b in itertools.chain(itertools.combinations(written, 2), itertools.product(written, read)):
+        near = spans[a][0] < spans[b][1] and spans[b][0] < spans[a][1]
+        if near and np.shares_memory(*(np.asarray(_Place(tensors[name])) for name in (a, b))):
+            raise ValueError(f"{a} must not lie in the memory of {b}")
+
+
+def _span(storage):
+    """(first, end): the addresses of a storage."""
+    first = storage.data_ptr()
+    return first, first + storage.nbytes()
+
+
+class _Place:
+    """Where a tensor lies, for NumPy, which computes with the addresses and reads nothing."""
+
+    def __init__(self, x):
+        size = x.element_size()
+        self.__array_interface__ = {"version": 3, "typestr": f"|V{size}", "data": (x.data_ptr(), True),
+                                    "shape": tuple(x.shape), "strides": tuple(size * step for step in x.stride())}
 
 
 def check_lengths(name, x, q, batch):
@@ -87,8 +163,10 @@ def check_lengths(name, x, q, batch):
         return
     if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int32, torch.int64) or x.device != q.device:
         raise TypeError(f"{name} must be a tensor of torch.int32 or torch.int64 on {q.device}; got {_described(x)}")
-    if tuple(x.shape) != (batch,) or not x.is_contiguous():
-        raise ValueError(f"{name} must be contiguous and of shape ({batch},); got {tuple(x.shape)}")
+    if tuple(x.shape) != (batch,):
+        raise ValueError(f"{name} must have shape ({batch},); got {tuple(x.shape)}")
+    if not x.is_contiguous():
+        raise ValueError(f"{name} must be contiguous; got stride {x.stride(0)}")
 
 
 def check_cache(seq_lens, seq_starts, keys):
@@ -98,7 +176,7 @@ def check_cache(seq_lens, seq_starts, keys):
         raise ValueError(f"seq_starts must be from 0 to {keys}, the slots of the cache; got {starts.tolist()}")
     if seq_lens is not None:
         lens = seq_lens.cpu().long()
-        if bool(((lens < 0) | (starts + lens > keys)).any()):
+        if bool(((lens < 0) | (lens > keys - starts)).any()):  # starts + lens may pass 2⁶³
             raise ValueError(f"seq_lens must be from 0 to the {keys} slots of the cache less seq_starts; got "
                              f"{lens.tolist()} from {starts.tolist()}")
 

@@ -87,7 +87,9 @@ def forward_kernel(
                            True, CAUSAL, BLOCK, DIM, WIDTH, RAISED)
 
     divisor = tl.where(l == 0, 1.0, l)
-    result = rounded(acc * tl.div_rn(1.0, divisor * RAISED)[:, None], o.dtype)
+    result = acc * tl.div_rn(1.0, divisor * RAISED)[:, None]
+    result = tl.where((l == 0)[:, None], 0.0, result)  # selected: 0 times a NaN that others of the rows see is in acc
+    result = rounded(result, o.dtype)
     o.store([batch, head, first_row, 0], result.reshape(1, 1, ROWS, WIDTH))
     lse += (batch * heads + head).to(tl.int64) * queries
     tl.store(lse + row, (m + tl.log2(divisor)) * LN2, row < queries)
@@ -101,7 +103,8 @@ def flash_forward(q, k, v, *, causal=False, scale=None, block_m=None, block_n=No
     contiguous, a tensor is copied first. o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm, float32;
     a row that sees no key is (0, −∞). causal: bottom-right aligned. block_m, block_n: queries and keys a tile (16, 32,
     64 or 128; measured defaults). P, 2¹⁴ times P in float16, is rounded to v's dtype before P·v, and l sums the
-    unrounded P. Deterministic; no synchronisation; no gradient (`flash_attention_by_kernel` has one).
+    unrounded P. Deterministic; no synchronisation; no gradient (`flash_attention_by_kernel` has one). Not promised:
+    q·k, scale·q·k or that times log₂e beyond float32's range, though the score itself would be finite.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document B, Algorithm 1.
     """
     call = prepare(q, k, v, causal, scale)
@@ -129,8 +132,11 @@ def launch_forward(call, tile, o, lse):
 
 
 def flash_attention_by_kernel(q, k, v, causal, scale):
-    """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse."""
-    options = {"causal": bool(causal), "scale": scale}
+    """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse.
+
+    What gradients in float16 cannot hold: `flash_backward`.
+    """
+    options = {"causal": causal, "scale": scale}
     return LSEState(*with_gradient("flash_attention", lambda *x: tuple(flash_forward(*x, **options)),
                                    partial(flash_backward, **options), q, k, v))
 

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from fdmath.kernels.checks import check_flag
 from fdmath.kernels.flash_call import (
     BLOCKS,
     aligned,
@@ -177,15 +178,18 @@ def flash_backward(do, dlse, q, k, v, o, lse, *, causal=False, scale=None, deter
     q, k, v, causal, scale: those of the forward call. do: like o, (…, Hq, Nq, dv); dlse: like lse, (…, Hq, Nq),
     float32, natural logarithm, or None for zero. Gradients have the shapes and dtype of q, k and v; those of k and v
     are summed over the query heads of a group in float32. Rows that see no key get 0. P and dS are rounded to the
-    inputs' dtype before their products; P is made from lse, so that its relative error grows with |lse|.
+    inputs' dtype before their products, and so is do; P is made from lse, so that its relative error grows with |lse|.
+    In float16 a do or a dS beyond 65504 becomes ∞, and the gradient ∞ or NaN, however moderate it would be; a dS below
+    6e-5 loses digits, and below 3e-8 all (long rows have such: p ~ 1/N). Then bfloat16 is right, or a loss scaled by a
+    power of two.
     deterministic: the same bits every time; else dq is added up by atomic additions in an order of its own.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document B, Algorithm 2.
     """
-    call = prepare(q, k, v, causal, scale)
+    call, deterministic = prepare(q, k, v, causal, scale), check_flag("deterministic", deterministic)
     check_saved(do, dlse, q, v, o, lse)
     if call.is_empty:
         return tuple(torch.zeros_like(x) for x in (q, k, v))
-    if causal and (blind := q.shape[-2] - k.shape[-2]) > 0:  # the first rows see no key, whatever they hold
+    if call.causal and (blind := q.shape[-2] - k.shape[-2]) > 0:  # the first rows see no key, whatever they hold
         options = {"causal": True, "scale": scale, "deterministic": deterministic}
         slopes = do[..., blind:, :], None if dlse is None else dlse[..., blind:]
         seen, dk, dv = flash_backward(*slopes, q[..., blind:, :], k, v, o[..., blind:, :], lse[..., blind:], **options)

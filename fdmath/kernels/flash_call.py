@@ -9,7 +9,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fdmath import _backends as backends
 from fdmath.algebra.order import whole
-from fdmath.attention.reference import check_scale, check_shapes
+from fdmath.attention.reference import check_shapes
 from fdmath.kernels import checks
 
 COPY_UNIT = 16
@@ -163,6 +163,7 @@ def check_inputs(q, k, v):
     for name, x in (("q", q), ("v", v)):
         if not 1 <= x.shape[-1] <= checks.LARGEST_DIM:
             raise ValueError(f"{name} must have a head dimension from 1 to {checks.LARGEST_DIM}; got {x.shape[-1]}")
+    checks.check_rows(q=q, k=k)
 
 
 def check_like(name, x, shape, dtypes, like):
@@ -177,7 +178,5 @@ def check_like(name, x, shape, dtypes, like):
 def prepare(q, k, v, causal, scale):
     """The FlashCall; raises TypeError for kinds, dtypes and devices, ValueError for shapes and values."""
     check_inputs(q, k, v)
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal must be True or False; got {causal!r}")
-    scale = check_scale(scale, q.shape[-1])
+    causal, scale = checks.check_flag("causal", causal), checks.check_scale(scale, q.shape[-1])
     return FlashCall(*(aligned(four_axes(x)) for x in (q, k, v)), causal, scale)

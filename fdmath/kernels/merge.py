@@ -78,12 +78,13 @@ def merge_tile(parts, width, fixed=False):
 
     The more parts, the fewer columns, so that there are programs enough to read them (measured on an H200 for 2 to
     256 parts). fixed: the same columns and one warp for any number of parts, so that a sum is bracketed alike in all
-    and absent parts, which are zeros, move no bit: a row does not see how many parts others have. That holds where no
-    product is fused with an addition, and is measured, not proved (tests/gpu).
+    and absent parts, which are zeros, move no bit: a row does not see how many parts others have. On a GPU that holds
+    where no product is fused with an addition, and is measured, not proved (tests/gpu). NumPy, which adds in the
+    interpreter, brackets a sum by its length: there a program takes AT_ONCE parts, however few there are.
     """
-    at_once = min(1 << (parts - 1).bit_length(), AT_ONCE)
+    at_once = AT_ONCE if fixed and checks.INTERPRETED else min(1 << (parts - 1).bit_length(), AT_ONCE)
     columns = 32 if fixed or 4 < parts <= 8 else 128 if parts <= 4 else 16
-    columns = min(1 << (width - 1).bit_length(), columns)
+    columns = min(1 << max(width - 1, 0).bit_length(), columns)
     return at_once, columns, 1 if fixed else max(1, at_once * columns // 512)
 
 
@@ -95,7 +96,7 @@ def launch_merge(o_parts, lse_parts, o, lse, fixed=False, early=False):
     """
     parts, rows, width = o_parts.shape
     at_once, columns, warps = merge_tile(parts, width, fixed)
-    merge_kernel[rows, -(-width // columns)](
+    merge_kernel[rows, max(1, -(-width // columns))](  # a row without columns has an lse
         o_parts, lse_parts, o, lse, parts, o.shape[1], o.shape[2],
         *o_parts.stride()[:2], *lse_parts.stride(), *o.stride()[:3], *lse.stride(),
         WIDTH=width, CUT=columns, PARTS=at_once, EARLY=early, num_warps=warps, enable_fp_fusion=False,
@@ -120,7 +121,7 @@ def merge_states(o, lse):
     out = torch.empty(o.shape[1:], dtype=o.dtype, device=o.device)
     out_lse = torch.empty(lse.shape[1:], dtype=lse.dtype, device=o.device)
     flat = o.reshape(len(o), rows, width).contiguous(), lse.reshape(len(o), rows)
-    if out.numel():
+    if out_lse.numel():
         with torch.cuda.device_of(o):
             launch_merge(*flat, out.view(1, 1, rows, width), out_lse.view(1, 1, rows))
     return LSEState(out, out_lse)

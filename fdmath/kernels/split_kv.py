@@ -22,8 +22,7 @@ import triton
 import triton.language as tl
 
 from fdmath.algebra.state import LSEState
-from fdmath.attention.decode import key_ranges
-from fdmath.attention.reference import check_scale
+from fdmath.attention.decode import check_cut
 from fdmath.kernels import checks, tuning
 from fdmath.kernels.merge import INTERPRETED, launch_merge, raised, rounded
 from fdmath.kernels.plan import decode_plan, least_warps
@@ -49,7 +48,8 @@ def one_program_a_head_kernel(
 ):
     """The state (o, lse) of one query of one head: online softmax over all its keys, BLOCK at a time.
 
-    The first step, in its plainest form: DIM a power of two, dv = d, every key in use, at least one.
+    The first step, in its plainest form: DIM a power of two, dv = d, every key in use, at least one. While no score is
+    above −∞, m is −∞, and what scores are measured from is 0.
     """
     head, batch = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     dims = tl.arange(0, DIM)
@@ -65,20 +65,26 @@ def one_program_a_head_kernel(
         v_block = tl.load(v + slot * v_key + dims[None, :], inside, 0.0).to(tl.float32)
         s = tl.where(key < keys, tl.sum(query[None, :] * k_block, 1) * scale, float("-inf"))
         top = tl.maximum(m, tl.max(s, 0))
-        alpha, p = tl.exp2(m - top), tl.exp2(s - top)
+        reference = tl.where(top == float("-inf"), 0.0, top)
+        alpha, p = tl.exp2(m - reference), tl.exp2(s - reference)
         l = alpha * l + tl.sum(p, 0)
         acc = alpha * acc + tl.sum(p[:, None] * v_block, 0)
         m = top
-    tl.store(o + batch * o_batch + head * o_head + dims, rounded(tl.div_rn(acc, l), o.dtype.element_ty))
-    tl.store(lse + batch * lse_batch + head * lse_head, (m + tl.log2(l)) * LN2)
+    divisor = tl.where(l == 0, 1.0, l)
+    tl.store(o + batch * o_batch + head * o_head + dims, rounded(tl.div_rn(acc, divisor), o.dtype.element_ty))
+    tl.store(lse + batch * lse_batch + head * lse_head, (m + tl.log2(divisor)) * LN2)
 
 
 @triton.jit
 def keys_in_use(seq_starts, seq_lens, batch, keys):
-    """(start, length, lawful): the first slot of a sequence and its keys, cut to the cache; whether they were in it."""
+    """(start, length, lawful): the first slot of a sequence and its keys, cut to the cache; whether they were in it.
+
+    No sum here passes 2⁶³, whatever 64-bit numbers are given: what lies before the cache is taken off the length.
+    """
     start = tl.load(seq_starts + batch).to(tl.int64) if seq_starts is not None else tl.zeros([], tl.int64)
     length = tl.load(seq_lens + batch).to(tl.int64) if seq_lens is not None else keys - start
-    lawful = (start >= 0) & (length >= 0) & (start + length <= keys)
+    lawful = (start >= 0) & (length >= 0) & (length <= keys - start)
+    length = tl.maximum(length, 0) + tl.minimum(start, 0)
     start = tl.minimum(tl.maximum(start, 0), keys)
     return start, tl.minimum(tl.maximum(length, 0), keys - start).to(tl.int32), lawful
 
@@ -171,6 +177,7 @@ def split_kv_kernel(
 
     divisor = tl.where(l == 0, 1.0, l)
     natural, result = (m + tl.log2(divisor)) * LN2, acc * tl.div_rn(1.0, divisor * RAISED)[:, None]
+    result = tl.where((l == 0)[:, None], 0.0, result)  # selected: 0 times a NaN that others of the rows see is in acc
     if CHECK:  # lengths that the cache does not have give no number, also when a captured graph is replayed
         natural, result = tl.where(lawful, natural, float("nan")), tl.where(lawful, result, float("nan"))
     o += split.to(tl.int64) * o_split + batch * o_batch + head * o_head + query.to(tl.int64) * o_query
@@ -188,19 +195,27 @@ def split_kv_decode(q, k, v, *, seq_lens=None, seq_starts=None, num_splits=None,
     o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm, float32; a row without keys is (0, −∞).
     seq_lens: (B,) integers on the device, the keys in use of each sequence; seq_starts: (B,), the slot of its first.
     causal: the last query sees the last key in use. num_splits: even splits, empty ones allowed; tile: keys a split,
-    which makes a row's bits independent of its batch; give at most one (neither: `decode_plan` decides, or with
-    FDMATH_TUNE=1 in the environment `tuned_plan`).
-    out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything.
+    which makes a row's bits independent of its batch (`merge_tile`); give at most one (neither: `decode_plan` decides,
+    or with FDMATH_TUNE=1 in the environment `tuned_plan`).
+    out: (o, lse) to be written; workspace: float32, at least `workspace_size` numbers; both may hold anything, and lie
+    in no memory of each other or of what is read.
     check: read the lengths on the host and raise for any that the cache does not have; while a CUDA graph is captured
-    nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache.
+    nothing can be read, and such a row becomes NaN. Without it lengths are cut to the cache, at both of its ends.
     P, 2¹⁴ times P in float16, is rounded to v's dtype before P·v, and l sums the unrounded P: v ≡ 1 gives 1 within an
     ulp of o's dtype, and lse keeps float32's accuracy. Deterministic; no synchronisation without check; no gradient;
-    in Triton's interpreter it runs on the CPU.
+    in Triton's interpreter it runs on the CPU. Not promised: q·k, scale·q·k or that times log₂e beyond float32's
+    range (q·k from 3.4e38 on, a score from 2.35e38 on), though the score itself would be finite.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values. Source: document A, section 3.
     """
     call = prepare(q, k, v, seq_lens=seq_lens, seq_starts=seq_starts, causal=causal, scale=scale, check=check)
-    o, lse = checks.results(q, v, out)
-    call.run(call.plan(num_splits, tile), o, lse, workspace)
+    plan, (o, lse) = call.plan(num_splits, tile), checks.results(q, v, out)
+    written = {} if out is None else {"out's o": o, "out's lse": lse}
+    if workspace is not None:
+        workspace = written["workspace"] = checks.room(workspace, call.partial_numbers(plan.num_splits), q)
+    if written:
+        read = {"q": q, "k": k, "v": v, "seq_lens": seq_lens, "seq_starts": seq_starts}
+        checks.check_apart(written, {name: x for name, x in read.items() if x is not None})
+    call.run(plan, o, lse, workspace)
     return LSEState(o, lse)
 
 
@@ -230,7 +245,7 @@ class Call:
 
     def plan(self, num_splits=None, tile=None):
         """The Plan of the call on its device. Raises TypeError, ValueError for what is no split or tile."""
-        key_ranges(0, tile, num_splits)
+        tile, num_splits = check_cut(tile, num_splits)
         device, rows = device_of(self.q), self.group * self.q.shape[2]
         programs = len(self.k) * self.k.shape[1] * -(-rows // LARGEST_ROWS)
         key_bytes = (padded(self.k.shape[3]) + padded(self.v.shape[3])) * self.k.element_size()
@@ -261,17 +276,18 @@ class Call:
             launch_merge(*(x.flatten(1, 3) for x in parts), o, lse, fixed=plan.tile > 0, early=early > 0)
 
     def _parts(self, num_splits, workspace):
-        """The workspace as o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
+        """The workspace, of `partial_numbers`, as o (S, B, Hq, Nq, dv) and lse (S, B, Hq, Nq)."""
         shape, width, needed = (num_splits, *self.q.shape[:3]), self.v.shape[3], self.partial_numbers(num_splits)
         if workspace is None:
             workspace = torch.empty(needed, dtype=torch.float32, device=self.q.device)
-        checks.check_workspace(workspace, needed, self.q)
-        o, lse = workspace.view(-1)[:needed].split([needed // (width + 1) * width, needed // (width + 1)])
+        o, lse = workspace.split([needed // (width + 1) * width, needed // (width + 1)])
         return o.view(*shape, width), lse.view(shape)
 
     def run_one_program_a_head(self, o, lse):
         """Nothing; the state is written to o and lse by the first step's kernel, which takes plain inputs alone."""
         (batch, heads, queries, dim), keys = self.q.shape, self.k.shape[2]
+        if batch > checks.MOST_HEADS:
+            raise ValueError(f"the first step takes at most {checks.MOST_HEADS} sequences; got {batch}")
         if queries != 1 or dim != self.v.shape[3] or dim != padded(dim) or keys < 1:
             raise ValueError(f"the first step takes one query, at least one key, and d = dv, a power of two from 16; "
                              f"got q {tuple(self.q.shape)}, v {tuple(self.v.shape)}")
@@ -290,7 +306,7 @@ class Call:
         grid = (batch, -(-together * queries // rows) * (heads // together), plan.num_splits)
         split_kv_kernel[grid](
             self.q, self.k, self.v, o, lse, self.seq_starts, self.seq_lens, self.scale * LOG2E, self.k.shape[2],
-            plan.tile, plan.num_splits, queries,
+            min(plan.tile, self.k.shape[2]), plan.num_splits, queries,
             *self.q.stride()[:3], *self.k.stride()[:2], *self.v.stride()[:2], *o.stride()[:4], *lse.stride(),
             k_key=self.k.stride(2), v_key=self.v.stride(2), DIM=dim, WIDTH=width, GROUP=self.group, PACKED=together,
             ROWS=rows, BLOCK=plan.block, DIMS=padded(dim), WIDTHS=padded(width), TILED=plan.tile > 0,
@@ -304,10 +320,12 @@ class Call:
 def decode_by_step(step, q, k, v, num_splits=None):
     """The attention state (o, lse) of a decode as the kernels were at a step, one of STEPS: to see what each adds.
 
-    As `split_kv_decode` without options; the first step takes one query, d = dv a power of two, and at least one key.
+    As `split_kv_decode` without options; the first step takes one query, d = dv a power of two, and at least one key,
+    and makes no use of num_splits.
     """
-    if step not in STEPS:
+    if step not in tuple(STEPS):
         raise ValueError(f"step must be one of {', '.join(STEPS)}; got {step!r}")
+    check_cut(None, num_splits)
     call = prepare(q, k, v)
     o, lse = checks.results(q, v, None)
     if STEPS[step] is not None:
@@ -320,15 +338,13 @@ def decode_by_step(step, q, k, v, num_splits=None):
 def prepare(q, k, v, *, seq_lens=None, seq_starts=None, causal=False, scale=None, check=False):
     """The checked Call; raises TypeError for kinds, dtypes and devices, ValueError for shapes and values."""
     four = checks.check_inputs(q, k, v)
-    for name, flag in (("causal", causal), ("check", check)):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{name} must be True or False; got {flag!r}")
+    causal, check = checks.check_flag("causal", causal), checks.check_flag("check", check)
     for name, x in (("seq_lens", seq_lens), ("seq_starts", seq_starts)):
         checks.check_lengths(name, x, q, len(four[0]))
     capturing = q.is_cuda and torch.cuda.is_current_stream_capturing()
     if check and not capturing:
         checks.check_cache(seq_lens, seq_starts, k.shape[-2])
-    return Call(*four, seq_lens, seq_starts, causal, check_scale(scale, q.shape[-1]), check and capturing)
+    return Call(*four, seq_lens, seq_starts, causal, checks.check_scale(scale, q.shape[-1]), check and capturing)
 
 
 class Device(NamedTuple):

@@ -38,14 +38,16 @@ def tuned_plan(call, model):
     key = f"{device}, Triton {triton.__version__}, {call.q.dtype}, {arrays}, {tuple(model)}"
     path, choices = Path(triton.knobs.cache.dir) / "fdmath-plans.json", candidates(model, call.k.shape[2])
     known = remembered(path)
-    if known.get(key) not in map(list, choices):
+    found = next((plan for plan in choices if list(plan) == known.get(key)), None)  # ours, not what the file holds
+    if found is None:
         if call.q.is_cuda and torch.cuda.is_current_stream_capturing():
             return model
         call = replace(call, seq_lens=None, seq_starts=None, causal=False)
-        known[key] = list(min(choices, key=lambda plan: microseconds(call, plan)))
+        found = min(choices, key=lambda plan: microseconds(call, plan))
+        known[key] = list(found)
         with contextlib.suppress(OSError):  # a folder that cannot be written: this process remembers
             remember(path, key, known[key])
-    return Plan(*known[key])
+    return found
 
 
 def candidates(model, keys):
@@ -86,7 +88,7 @@ def remembered(path):
     """The plans by key that the file held when this process first asked, and those found since; none if unreadable."""
     try:
         plans = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # RecursionError: lists in lists in lists …
         return {}
     return plans if isinstance(plans, dict) else {}
 
@@ -96,4 +98,7 @@ def remember(path, key, plan):
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         json.dump({**remembered.__wrapped__(path), key: plan}, file, indent=1)
-    Path(file.name).replace(path)
+    try:
+        Path(file.name).replace(path)
+    finally:
+        Path(file.name).unlink(missing_ok=True)

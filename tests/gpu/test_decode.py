@@ -228,6 +228,26 @@ def test_parts_that_are_not_there_move_no_bit_of_a_merge_with_a_fixed_tile(width
         assert equal(states[0], states[1]) and equal(states[0], states[2])
 
 
+def test_states_of_no_columns_have_an_lse():
+    lse = normal(3, 40, dtype=torch.float32)
+    got, want = (merge_states(torch.zeros(3, 40, width, device="cuda"), lse) for width in (0, 9))
+    assert got.o.shape == (40, 0) and torch.equal(got.lse, want.lse) and want.lse.isfinite().all()
+
+
+def test_a_row_that_sees_no_key_is_nothing_beside_one_that_sees_nan():
+    q, k = normal(1, 8, 3, 64), normal(1, 2, 2, 64)
+    o, lse = split_kv_decode(q, k, torch.full_like(k, math.nan), causal=True, num_splits=1)
+    assert (o[:, :, 0] == 0).all() and (lse[:, :, 0] == -math.inf).all() and o[:, :, 1:].isnan().all()
+
+
+def test_starts_before_the_cache_and_sums_beyond_64_bits_are_cut():
+    q, k, v = normal(2, 8, 1, 64), normal(2, 2, 50, 64), normal(2, 2, 50, 64)
+    lens, starts = (torch.tensor(x, device="cuda") for x in ([2**63 - 1, 3], [1, -2]))
+    cut = [torch.tensor(x, device="cuda") for x in ([49, 1], [1, 0])]
+    assert equal(split_kv_decode(q, k, v, seq_lens=lens, seq_starts=starts),
+                 split_kv_decode(q, k, v, seq_lens=cut[0], seq_starts=cut[1]))
+
+
 def test_merge_takes_any_number_of_parts_rows_and_formats():
     for (parts, rows, width), dtype in itertools.product([(1, 5, 64), (2, 900, 128), (70, 33, 80), (1000, 3, 256)],
                                                          (torch.float32, torch.float16, torch.bfloat16)):

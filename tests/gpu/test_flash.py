@@ -127,6 +127,18 @@ def test_rows_without_keys_and_their_gradients_are_nothing():
         assert ((a.double() - b.double()).norm() / b.double().norm()).item() <= torch.finfo(a.dtype).eps
 
 
+def test_a_row_that_sees_no_key_is_nothing_beside_one_that_sees_nan():
+    q, k = normal(1, 2, 2, 64), normal(1, 2, 1, 64)
+    o, lse = flash_forward(q, k, torch.full_like(k, math.nan), causal=True)
+    assert (o[:, :, 0] == 0).all() and (lse[:, :, 0] == -math.inf).all() and o[:, :, 1].isnan().all()
+
+
+def test_a_scale_that_float32_cannot_hold_is_0():
+    q, k, v = normal(1, 2, 5, 64), normal(1, 2, 128, 64), normal(1, 2, 128, 64)  # whole blocks: no tile needs a mask
+    assert equal(flash_forward(q, k, v, scale=1e-50), flash_forward(q, k, v, scale=0.0))
+    assert flash_forward(q, k, v, scale=1e-50).lse.isfinite().all()
+
+
 def test_autograd_and_the_public_call_take_the_kernels():
     leaves = [normal(1, h, 257, 64).requires_grad_() for h in (4, 2, 2)]
     state = flash_attention(*leaves, causal=True)

@@ -13,7 +13,8 @@ import torch
 from fdmath import LSEState, flat, split_kv_attention
 from fdmath.algebra.rounding import fold_budget, format_of
 from fdmath.kernels.merge import merge_states
-from fdmath.kernels.split_kv import split_kv_decode
+from fdmath.kernels.split_kv import STEPS as KERNELS
+from fdmath.kernels.split_kv import decode_by_step, split_kv_decode
 from tests.algebra.judgement import certified, judge
 from tests.attention.calls import Call, numbers
 from tests.kernels.calls import judged
@@ -49,6 +50,17 @@ def test_scores_that_fall_rise_or_lie_far_from_0(name):
     call = scored(scores, np.arange(len(scores)) + 1)
     for splits in (1, 2):
         judged(call, "float32", decoded(call, num_splits=splits), num_splits=splits)
+
+
+@pytest.mark.parametrize("step", KERNELS)
+def test_keys_without_weight_before_the_first_with_one_change_nothing(step):
+    q, k = torch.full((1, 1, 1, 16), 1e30), torch.full((1, 1, 65, 16), -1e30)
+    k[:, :, -1] = 0  # 64 scores beyond float32, that are −∞: the whole first block of any step
+    with np.errstate(over="ignore"):
+        some = decode_by_step(step, q, k, torch.ones_like(k), num_splits=1)
+        none = decode_by_step(step, q, k[:, :, :64], torch.ones_like(k[:, :, :64]), num_splits=1)
+    assert (some.o == 1).all() and (some.lse == 0).all()
+    assert (none.o == 0).all() and (none.lse == -math.inf).all()
 
 
 def test_the_sum_of_many_values_does_not_overflow_the_format():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from fdmath import flash_attention
 from fdmath.kernels.flash import flash_attention_by_kernel, flash_backward, flash_forward, refusal
-from fdmath.kernels.flash_call import aligned
+from fdmath.kernels.flash_call import aligned, prepare
 from tests.attention.calls import random_call
 from tests.kernels.flash_calls import FAR, FLASH, judge_gradients, judge_state, output_gradients, tensors
 
@@ -80,6 +81,31 @@ def test_many_weights_below_the_format_are_not_lost_beside_a_large_one():
     q[..., 0], k[0, 0, 1:, 0] = 1, -25 - 2.0**-6  # weights 1 and 2¹⁵ times not quite 2⁻²⁵: as they stand, all become 0
     state = flash_forward(q.half(), k.half(), torch.ones_like(k).half(), scale=math.log(2), block_n=128)
     assert (state.o >= 1 - torch.finfo(torch.float16).eps / 2).all()
+
+
+def test_a_scale_that_float32_cannot_hold_is_0():
+    q, k, v = tensors(random_call(64, (2, 1), 5, 32, 16), "float32")  # whole blocks: no tile needs a mask
+    for scale in (1e-50, -1e-50):
+        tiny, none = flash_forward(q, k, v, scale=scale), flash_forward(q, k, v, scale=0.0)
+        assert prepare(q, k, v, False, scale).scale == 0  # what a GPU would see; the interpreter sees the double
+        assert torch.equal(tiny.o, none.o) and torch.equal(tiny.lse, none.lse) and none.lse.isfinite().all()
+
+
+def test_a_row_that_sees_no_key_is_nothing_beside_one_that_sees_nan():
+    q, v = torch.ones(1, 1, 2, 16), torch.full((1, 1, 1, 16), math.nan)
+    o, lse = flash_forward(q, torch.ones(1, 1, 1, 16), v, causal=True)
+    assert (o[0, 0, 0] == 0).all() and lse[0, 0, 0] == -math.inf and o[0, 0, 1].isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_what_float16_cannot_hold_of_a_gradient_bfloat16_can():
+    q, k, v = torch.zeros(1, 16), torch.tensor([[1.0], [-1.0]]) * 2.0**-6, torch.tensor([[400.0], [-400.0]])
+    q, k, v, do = q, k.expand(2, 16), v.expand(2, 16), torch.full((1, 16), 25.0)  # dS = ±80000, dq = ±625
+    found = []
+    for dtype in (torch.float16, torch.bfloat16):
+        arrays = [x.to(dtype) for x in (q, k, v)]
+        found.append(flash_backward(do, None, *arrays, *flash_forward(*arrays))[0])
+    assert not found[0].isfinite().any() and (found[1] == 625).all()
 
 
 @pytest.mark.parametrize("queries", [0, 3])
@@ -171,6 +197,7 @@ Q, LSE = torch.zeros(2, 5, 8), torch.zeros(2, 5)
     (ValueError, "v must have a head dimension from 1 to 256; got 0", {"v": torch.zeros(2, 5, 0)}),
     (TypeError, "causal must be True or False", {"causal": 1}),
     (ValueError, "scale must be finite", {"scale": math.inf}),
+    (ValueError, "scale must be finite in float32", {"scale": 1e39}),
     (TypeError, "block_m must be", {"block_m": 16.5}),
     (ValueError, "block_n must be one of 16, 32, 64, 128; got 48", {"block_n": 48}),
 ])  # fmt: skip
@@ -186,13 +213,22 @@ def test_bad_input_of_the_forward_pass_raises(error, text, change):
     (TypeError, "lse must be a tensor", {"lse": None}),
     (ValueError, "lse must have shape", {"lse": torch.zeros(5, 2)}),
     (ValueError, "dlse must have shape", {"dlse": torch.zeros(2, 4)}),
+    (TypeError, "deterministic must be True or False; got 'no'", {"deterministic": "no"}),
 ])  # fmt: skip
 def test_bad_input_of_the_backward_pass_raises(error, text, change):
     with pytest.raises(error, match=f"^{text}"):
         flash_backward(**{"do": Q, "dlse": None, "q": Q, "k": Q, "v": Q, "o": Q, "lse": LSE, **change})
 
 
+def test_flags_are_checked_whichever_way_the_kernels_are_called():
+    with pytest.raises(TypeError, match="^causal must be True or False; got 'no'"):
+        flash_attention(Q, Q, Q, causal="no", backend="triton")
+
+
 def test_what_the_kernels_refuse_is_said_in_words():
     assert refusal(Q, Q, Q) is None
     assert refusal(Q, Q, Q, mask=torch.ones(5, 5, dtype=torch.bool)) == "its kernel takes no mask"
     assert refusal(Q.double(), Q.double(), Q.double()).startswith("q must be float16, bfloat16 or float32")
+    long = Q[:, :1].expand(2, 2**30 + 1, 8)
+    assert refusal(long, Q, Q) == "q must have at most 1073741824 rows a head; got 1073741825"
+    assert refusal(Q, long, long) == "k must have at most 1073741824 rows a head; got 1073741825"

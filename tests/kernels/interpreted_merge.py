@@ -81,6 +81,13 @@ def test_shapes_and_strides_are_as_they_come():
     assert merge_states(torch.zeros(2, 0, 5), torch.zeros(2, 0)).o.shape == (0, 5)
 
 
+def test_states_of_no_columns_have_an_lse():
+    lse = torch.tensor([[0.0, 1, 2, -math.inf], [0.0, 1, 3, -math.inf]])
+    want = merge_states(torch.zeros(2, 4, 7), lse)
+    got = merge_states(torch.zeros(2, 4, 0), lse)
+    assert got.o.shape == (4, 0) and torch.equal(got.lse, want.lse) and want.lse[:3].isfinite().all()
+
+
 def test_a_fixed_tile_does_not_see_how_many_parts_there_are():
     assert len({merge_tile(parts, width, fixed=True)[1:] for parts in (1, 16, 300) for width in (64, 128)}) == 1
     assert merge_tile(2, 128) == (2, 128, 1) and merge_tile(300, 128) == (64, 16, 2) and merge_tile(64, 8)[1] == 8

@@ -1,13 +1,15 @@
 """The split-KV kernels in Triton's interpreter: run by `test_interpreted.py` in a process of its own."""
 
 import math
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fdmath import AccState, LSEState, backend_for, split_kv_attention, tree
-from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size
+from fdmath.kernels.split_kv import STEPS, decode_by_step, prepare, split_kv_decode, workspace_size
 from tests.attention.calls import Call, numbers, random_call
 from tests.kernels.calls import DECODE, judged, with_lengths
 
@@ -121,6 +123,37 @@ def test_with_tiles_a_row_has_the_same_bits_alone_and_in_any_batch():
         assert equal((alone.o[0], alone.lse[0]), (together.o[b], together.lse[b]))
 
 
+def test_with_tiles_the_number_of_parts_that_others_have_moves_no_bit():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 16, 1, 8), torch.randn(2, 4, 23, 8), torch.randn(2, 4, 23, 8)
+    together = split_kv_decode(q, k, v, seq_lens=torch.tensor([16, 23]), tile=4)  # 4 parts beside 6
+    alone = split_kv_decode(q[:1], k[:1, :, :16], v[:1, :, :16], tile=4)
+    assert equal((alone.o[0], alone.lse[0]), (together.o[0], together.lse[0]))
+
+
+def test_a_row_that_sees_no_key_is_nothing_beside_one_that_sees_nan():
+    q, v = torch.ones(1, 1, 2, 16), torch.full((1, 1, 1, 16), math.nan)
+    for splits in (1, 2):
+        o, lse = split_kv_decode(q, torch.ones(1, 1, 1, 16), v, causal=True, num_splits=splits)
+        assert (o[0, 0, 0] == 0).all() and lse[0, 0, 0] == -math.inf and o[0, 0, 1].isnan().all()
+
+
+def test_a_scale_that_float32_cannot_hold_is_0():
+    q, k, v = tensors(random_call(50, (2, 1), 1, 9, 8))
+    assert equal(split_kv_decode(q, k, v, scale=1e-50), split_kv_decode(q, k, v, scale=0.0))
+
+
+@pytest.mark.parametrize(("cut", "same"), [
+    ({"tile": 2**70}, {"tile": 9}),
+    ({"tile": np.int64(2)}, {"tile": 2}),
+    ({"num_splits": np.int64(3)}, {"num_splits": 3}),
+])  # fmt: skip
+def test_a_cut_may_be_any_integer(cut, same):
+    q, k, v = tensors(random_call(52, (2, 1), 1, 9, 8))
+    assert equal(split_kv_decode(q, k, v, **cut), split_kv_decode(q, k, v, **same))
+    assert all(type(number) in (int, bool) for number in prepare(q, k, v).plan(**cut))  # what a launch takes
+
+
 def test_layouts_are_read_and_written_where_they_lie():
     q, k, v = tensors(random_call(47, (4, 2), 2, 13, 8, 5, batch=(2,)))
     want = split_kv_decode(q, k, v, num_splits=2)
@@ -170,7 +203,13 @@ def test_lengths_beyond_the_cache_are_cut_or_refused():
     assert equal(split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([99, 6])), whole)
     cut = split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([-1, 6]), seq_starts=torch.tensor([-3, 0]))
     assert (cut.lse[0] == -math.inf).all() and equal((cut.o[1], cut.lse[1]), (whole.o[1], whole.lse[1]))
-    for lens, starts in (([7, 6], None), ([-1, 6], None), ([6, 6], [0, 1])):
+    before = split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([3, 1]), seq_starts=torch.tensor([-2, -1]))
+    one = split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([1, 0]))  # of −2, −1, 0 the cache has slot 0
+    assert equal(before, one)
+    far = split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([2**63 - 1, 6]), seq_starts=torch.tensor([1, 0]))
+    assert equal(far, split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([5, 6]),
+                                      seq_starts=torch.tensor([1, 0])))
+    for lens, starts in (([7, 6], None), ([-1, 6], None), ([6, 6], [0, 1]), ([2**63 - 1, 3], [1, 0])):
         starts = None if starts is None else torch.tensor(starts)
         with pytest.raises(ValueError, match=r"^seq_lens must be from 0 to the 6 slots of the cache"):
             split_kv_decode(q, k, v, seq_lens=torch.tensor(lens), seq_starts=starts, check=True)
@@ -179,9 +218,18 @@ def test_lengths_beyond_the_cache_are_cut_or_refused():
     assert equal(split_kv_decode(q, k, v, num_splits=2, seq_lens=torch.tensor([6, 6]), check=True), whole)
 
 
+def test_a_replayed_graph_refuses_lengths_whose_sum_passes_2_to_the_63():
+    call = prepare(*tensors(random_call(53, (2, 1), 1, 6, 8, batch=(2,))), seq_lens=torch.tensor([2**63 - 1, 3]),
+                   seq_starts=torch.tensor([1, 0]))
+    o, lse = torch.empty(2, 2, 1, 8), torch.empty(2, 2, 1)
+    replace(call, poison=True).run(call.plan(num_splits=1), o, lse)
+    assert lse[0].isnan().all() and o[0].isnan().all() and lse[1].isfinite().all()
+
+
+MEMORY = torch.zeros(1000)
 DOUBLE = torch.zeros(2, 4, 1, 8, dtype=torch.float64)
 BAD = {
-    "heads": (ValueError, "q must have a number of heads", {"q": torch.zeros(2, 3, 1, 8)}),
+    "groups": (ValueError, "q must have a number of heads", {"q": torch.zeros(2, 3, 1, 8)}),
     "head dimensions": (ValueError, "k must have the head dimension of q, 8; got 4", {"k": torch.zeros(2, 2, 6, 4)}),
     "batch": (ValueError, "k must have the leading axes of q", {"k": torch.zeros(1, 2, 6, 8)}),
     "keys": (ValueError, "v must have the heads and keys of k", {"v": torch.zeros(2, 2, 5, 8)}),
@@ -199,17 +247,42 @@ BAD = {
     "half a split": (TypeError, "num_splits must be an integer", {"num_splits": 1.5}),
     "both": (ValueError, "give tile or num_splits, not both", {"tile": 2, "num_splits": 2}),
     "too many": (ValueError, "there must be at most 65535 splits; got 70000", {"num_splits": 70000}),
+    "meta": (TypeError, "q must be on a CUDA device, or TRITON_INTERPRET=1 .* got meta",
+             {x: torch.zeros(2, 2, 6, 8, device="meta") for x in "qkv"}),
     "causal": (TypeError, "causal must be True or False; got 1", {"causal": 1}),
     "check": (TypeError, "check must be True or False; got None", {"check": None}),
     "scale": (ValueError, "scale must be finite", {"scale": math.inf}),
-    "lengths' shape": (ValueError, r"seq_lens must be contiguous and of shape \(2,\)", {"seq_lens": torch.tensor([1])}),
+    "a scale beyond float32": (ValueError, r"scale must be finite in float32.* got 1e\+39", {"scale": 1e39}),
+    "a scale that log₂e takes beyond float32": (ValueError, "scale must be finite in float32", {"scale": 2.5e38}),
+    "lengths' shape": (ValueError, r"seq_lens must have shape \(2,\); got \(1,\)", {"seq_lens": torch.tensor([1])}),
+    "lengths' stride": (ValueError, "seq_lens must be contiguous; got stride 2", {"seq_lens": torch.arange(4)[::2]}),
     "lengths' dtype": (TypeError, "seq_starts must be a tensor of torch.int32", {"seq_starts": torch.zeros(2)}),
     "list": (TypeError, "seq_lens must be a tensor of .* got list", {"seq_lens": []}),
     "out": (ValueError, "out must hold o of shape", {"out": (torch.zeros(2, 4, 1, 7), torch.zeros(2, 4, 1))}),
     "out's dtype": (TypeError, "out must hold lse as a tensor of torch.float32",
                     {"out": (torch.zeros(2, 4, 1, 8), torch.zeros(2, 4, 1).half())}),
-    "workspace": (ValueError, "workspace must be contiguous with at least 144 numbers; got 143",
+    "no out": (TypeError, r"out must be a pair \(o, lse\); got int", {"out": 5}),
+    "half an out": (TypeError, r"out must be a pair \(o, lse\); got 1 of them", {"out": (torch.zeros(2, 4, 1, 8),)}),
+    "o alone": (TypeError, r"out must be a pair \(o, lse\); got torch.float32", {"out": torch.zeros(2, 4, 1, 8)}),
+    "o repeated": (ValueError, "out's o must not repeat its memory",
+                   {"out": (torch.zeros(1, 1, 1, 8).expand(2, 4, 1, 8), torch.zeros(2, 4, 1))}),
+    "lse repeated": (ValueError, "out's lse must not repeat its memory",
+                     {"out": (torch.zeros(2, 4, 1, 8), torch.zeros(1).expand(2, 4, 1))}),
+    "lse in o": (ValueError, "out's o must not lie in the memory of out's lse",
+                 {"out": (MEMORY[:64].view(2, 4, 1, 8), MEMORY[60:68].view(2, 4, 1))}),
+    "o in v": (ValueError, "out's o must not lie in the memory of v",
+               {"v": MEMORY[:192].view(2, 2, 6, 8), "out": (MEMORY[191:255].view(2, 4, 1, 8), torch.zeros(2, 4, 1))}),
+    "workspace in k": (ValueError, "workspace must not lie in the memory of k",
+                       {"k": MEMORY[143:335].view(2, 2, 6, 8), "workspace": MEMORY, "num_splits": 2}),
+    "workspace in out": (ValueError, "out's lse must not lie in the memory of workspace",
+                         {"out": (torch.zeros(2, 4, 1, 8), MEMORY[136:144].view(2, 4, 1)), "workspace": MEMORY,
+                          "num_splits": 2}),
+    "workspace": (ValueError, "workspace must have at least 144 numbers; got 143",
                   {"workspace": torch.zeros(143), "num_splits": 2}),
+    "workspace's stride": (ValueError, r"workspace must be contiguous; got strides \(2,\)",
+                           {"workspace": torch.zeros(288)[::2], "num_splits": 2}),
+    "no workspace": (TypeError, "workspace must be a tensor of torch.float32",
+                     {"workspace": "junk", "num_splits": 1}),
     "workspace's dtype": (TypeError, "workspace must be a tensor of torch.float32",
                           {"workspace": torch.zeros(144).half(), "num_splits": 2}),
 }  # fmt: skip
@@ -223,6 +296,60 @@ def test_bad_input_raises_and_writes_nothing(name):
     with pytest.raises(error, match="^" + text):
         split_kv_decode(**{**arrays, **({} if "out" in wrong else {"out": out}), **wrong})
     assert (out[0] == 7).all() and (out[1] == 7).all()
+
+
+def test_what_a_launch_or_32_bits_cannot_count_is_refused():
+    q, one = torch.zeros(2, 4, 1, 8), torch.zeros(2, 2, 1, 8)  # `prepare` alone: no kernel starts were they taken
+    for keys in (2**30 + 1, 2**31 + 5):
+        with pytest.raises(ValueError, match=f"^k must have at most 1073741824 rows a head; got {keys}"):
+            prepare(q, *2 * [one.expand(2, 2, keys, 8)])
+    assert prepare(q, *2 * [one.expand(2, 2, 2**30, 8)]).plan(tile=2**30).num_splits == 1
+    with pytest.raises(ValueError, match="^q must have at most 65535 heads a sequence; got 65536"):
+        prepare(q[:, :1].expand(2, 2**16, 1, 8), one, one)
+
+
+def test_too_many_splits_are_refused_before_they_are_listed():
+    q, one = torch.zeros(2, 4, 1, 8), torch.zeros(2, 2, 1, 8)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="^there must be at most 65535 splits; got 100000"):
+        split_kv_decode(q, one, one, num_splits=100000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 100000  # bytes: a list of them has a pointer each
+
+
+def test_outputs_may_lie_between_each_others_rows_and_in_memory_that_is_not_used():
+    q, k, v = tensors(random_call(51, (4, 2), 1, 9, 8, batch=(2,)))
+    want = split_kv_decode(q, k, v, num_splits=3)
+    packed = torch.full((2, 4, 1, 9), math.nan)
+    got = split_kv_decode(q, k, v, num_splits=3, out=(packed[..., :8], packed[..., 8]))
+    assert equal(got, want) and packed.isfinite().all()
+    needed = workspace_size(q, k, v, num_splits=3)
+    space = torch.full((needed + 64,), math.nan)
+    got = split_kv_decode(q, k, v, num_splits=3, workspace=space, out=(space[needed:].view(2, 4, 1, 8), want.lse))
+    assert equal(got, want)
+
+
+def test_flags_are_checked_whichever_way_the_kernel_is_called():
+    arrays = tensors(DECODE["causal, N > Nq"])
+    with pytest.raises(TypeError, match="^causal must be True or False; got 'no'"):
+        split_kv_attention(*arrays, causal="no", backend="triton")
+    with pytest.raises(ValueError, match="^scale must be finite in float32"):
+        split_kv_attention(*arrays, scale=1e39, backend="triton")
+    assert equal(split_kv_decode(*arrays, causal=np.True_), split_kv_decode(*arrays, causal=True))
+
+
+@pytest.mark.parametrize(("error", "text", "change"), [
+    (ValueError, "step must be one of", {"step": []}),
+    (ValueError, "num_splits must be at least 1; got -3", {"num_splits": -3}),
+    (TypeError, "num_splits must be an integer; got 'x'", {"num_splits": "x"}),
+    (ValueError, "the first step takes at most 65535 sequences; got 65536",
+     {x: torch.zeros(1, 1, 1, 16).expand(2**16, 1, 1, 16) for x in "qkv"}),
+])  # fmt: skip
+def test_bad_input_of_a_step_raises(error, text, change):
+    q = torch.zeros(1, 1, 1, 16)
+    with pytest.raises(error, match="^" + text):
+        decode_by_step(**{"step": "one program a head", "q": q, "k": q, "v": q, **change})
 
 
 @pytest.mark.parametrize("dtype", FORMATS)

@@ -82,7 +82,7 @@ def test_lengths_and_causal_play_no_part(clock):
     assert len(clock) == before > 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', "\x00", "[" * 200000])
 def test_a_file_that_cannot_be_used_is_written_anew(clock, tmp_path, text):
     path = tmp_path / "triton" / "fdmath-plans.json"
     path.parent.mkdir()
@@ -94,11 +94,28 @@ def test_a_file_that_cannot_be_used_is_written_anew(clock, tmp_path, text):
 def test_a_remembered_plan_that_is_no_candidate_is_measured_anew(clock, tmp_path):
     tuning.tuned_plan(call_of(), MODEL)
     path = tmp_path / "triton" / "fdmath-plans.json"
-    for wrong in ([999, 0, 128, 4, 3, True], [16], "x", None):
+    for wrong in ([999, 0, 128, 4, 3, True], [16], "x", None, [[]]):
         plans = dict.fromkeys(json.loads(path.read_text(encoding="utf-8")), wrong)
         path.write_text(json.dumps(plans), encoding="utf-8")
         tuning.remembered.cache_clear()
         assert tuning.tuned_plan(call_of(), MODEL) == FASTEST
+
+
+def test_a_remembered_plan_has_the_types_of_the_candidate_that_it_equals(clock, tmp_path):
+    tuning.tuned_plan(call_of(), MODEL)
+    path = tmp_path / "triton" / "fdmath-plans.json"
+    plans = dict.fromkeys(json.loads(path.read_text(encoding="utf-8")), [32.0, False, 64.0, 2.0, 4.0, 1])
+    path.write_text(json.dumps(plans), encoding="utf-8")
+    tuning.remembered.cache_clear()
+    before = len(clock)
+    found = tuning.tuned_plan(call_of(), MODEL)
+    assert list(map(type, found)) == [int, int, int, int, int, bool] and found == FASTEST and len(clock) == before
+
+
+def test_nothing_is_left_where_the_file_cannot_be_written(clock, tmp_path):
+    (tmp_path / "triton" / "fdmath-plans.json").mkdir(parents=True)  # a folder where the file should be
+    assert tuning.tuned_plan(call_of(), MODEL) == FASTEST
+    assert [path.name for path in (tmp_path / "triton").iterdir()] == ["fdmath-plans.json"]
 
 
 def test_what_others_remembered_meanwhile_is_kept(clock, tmp_path):
