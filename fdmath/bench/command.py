@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from fdmath import _backends as backends
 from fdmath.bench import cpu, records
@@ -73,7 +72,7 @@ def run(args, words):
     if args.q_heads % args.kv_heads:
         raise ValueError(f"--q-heads must be a multiple of --kv-heads, {args.kv_heads}; got {args.q_heads}")
     if args.json:
-        Path(args.json).write_text("", encoding="utf-8")  # where it cannot be written, that is said before all the work
+        records.check_writable(args.json)
     if args.memory:
         rows = [row for dtype in dtypes for row in cpu.memory_rows(shapes, dtype, max(args.tiles))]
         print(memory_table(rows))
@@ -87,7 +86,7 @@ def run(args, words):
         print(table(rows))
     if args.json:
         head = records.provenance(f"fdmath bench cpu {' '.join(words)}", ("numpy", "ml_dtypes", "torch"), cpu.MEASURED)
-        Path(args.json).write_text(records.text_of(head, rows), encoding="utf-8", newline="\n")
+        records.save(args.json, records.text_of(head, rows))
     return 1 if any(row.get("status", "ok") != "ok" for row in rows) else 0
 
 
