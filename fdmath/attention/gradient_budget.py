@@ -46,10 +46,10 @@ def gradient_budget(do, dlse, q, k, v, *, of_o=0.0, of_lse=0.0, causal=False, sc
     dlse = 0.0 if dlse is None else exact(dlse).reshape(rows)
     of_lse, of_o = np.broadcast_to(of_lse, call.out_shape[:-1]).reshape(rows), of_o.reshape(o_shape)
     with backends.quiet():
-        of_scores = score_error(plain.q, plain.k, scale, fmt)
-        of_scores = _in_range(np.abs(call.q) @ np.swapaxes(np.abs(call.k), -1, -2), of_scores, work)
+        of_q = in_range(np.abs(call.q), fmt.tiny * (1 + np.abs(plain.q)), work)
+        reach = (np.abs(call.q) + of_q) @ np.swapaxes(np.abs(call.k), -1, -2)
+        of_scores = in_range(reach, score_error(plain.q, plain.k, scale, fmt), work)
         p, weight, ds = _slopes(call, do, dlse, of_o, of_scores + of_lse[..., None], work)
-        of_q = fmt.tiny * (1 + np.abs(plain.q))
         dq = _product_error(ds, call.k, 0.0, call.scale, work)
         dk = _product_error(_turned(ds), call.q, of_q, 1.0, work)
         dv = _product_error(_turned((p, weight)), _seen(call, do), 0.0, 1.0, work)
@@ -74,9 +74,9 @@ def _slopes(call, do, dlse, of_o, off, work):
     slope = np.abs(do @ turned - delta[..., None])
     of_delta = _gamma(width + 1, fmt) * terms + np.sum(size * of_o, axis=-1)
     of_slope = _gamma(width, fmt) * products + of_delta[..., None] + (2 * width + 3) * fmt.tiny
-    of_slope = _in_range(products + terms[..., None], (1 + fmt.u) * of_slope + fmt.u * slope, work)
+    of_slope = in_range(products + terms[..., None], (1 + fmt.u) * of_slope + fmt.u * slope, work)
     of_ds = weight * slope + (p + weight) * (of_slope + fmt.u * (slope + of_slope)) + np.where(seen, fmt.tiny, 0.0)
-    return p, _in_range(p, weight, work), (p * slope, _in_range(p * slope, of_ds, work))
+    return p, in_range(p, weight, work), (p * slope, in_range(p * slope, of_ds, work))
 
 
 def _seen(call, do):
@@ -95,12 +95,12 @@ def _product_error(left, right, of_right, factor, work):
     terms, right = size.shape[-1], np.abs(right)
     lost = (terms + 3) * fmt.tiny * (1 + np.max(right, initial=0.0)) * max(1.0, abs(factor))
     total, carried = size @ right, error @ right + (size + error) @ np.broadcast_to(of_right, right.shape)
-    bound = _in_range(total, carried + _gamma(terms + 3, fmt) * (total + carried), work)
+    bound = in_range(total, carried + _gamma(terms + 3, fmt) * (total + carried), work)
     size, bound = abs(factor) * total, (abs(factor) + fmt.tiny) * bound + fmt.tiny * total + lost
-    return size, _in_range(size, bound, work)
+    return size, in_range(size, bound, work)
 
 
-def _in_range(size, bound, name):
+def in_range(size, bound, name):
     """The bound; ∞ where a number of that size, off by as much, may lie beyond the range of a format, or is NaN."""
     return np.where(np.isfinite(backends.cast(size + bound, name)), bound, np.inf)
 
@@ -113,7 +113,7 @@ def _turned(pair):
 def _rounded(size, error, work, out):
     """The error after the rounding to the format `out`."""
     fmt = format_of(out)
-    return error if out == work else _in_range(size, error + fmt.u * (size + error) + fmt.tiny, out)
+    return error if out == work else in_range(size, error + fmt.u * (size + error) + fmt.tiny, out)
 
 
 def _gamma(count, fmt):

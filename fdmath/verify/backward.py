@@ -14,7 +14,7 @@ from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.rounding import Budget, exact, format_of
 from fdmath.algebra.state import LSEState
-from fdmath.attention.gradient_budget import gradient_budget
+from fdmath.attention.gradient_budget import gradient_budget, in_range
 from fdmath.attention.reference import attention_gradient
 from fdmath.attention.softmax import partial_state
 from fdmath.verify.cases import CallCase
@@ -108,7 +108,8 @@ class BackwardCase:
         """The bounds on the subject's errors: of a saved state within its budget, and what its formats add.
 
         Beyond `gradient_budget`: scores and lse may carry a factor log₂e inside (3u of each), P may be rounded to the
-        declared p_dtype before all products, and so may dS, and the result is rounded to the call's dtype.
+        declared p_dtype before all products, and so may dS, and the result is rounded to the call's dtype (∞ where that
+        may be beyond its range).
         """
         call, fmt = self.call, format_of(backends.working(self.call.dtype))
         saved, seen = call.budget(self.subject), call.levels(self.subject)
@@ -126,7 +127,8 @@ class BackwardCase:
         bounds = self._outside(bounds)
         if call.dtype in ("float16", "bfloat16"):
             out = format_of(call.dtype)
-            bounds = [b + out.u * (np.abs(x) + b) + out.tiny for b, x in zip(bounds, self.right, strict=True)]
+            sizes = [np.abs(x) for x in self.right]
+            bounds = [in_range(x, b + out.u * (x + b) + out.tiny, call.dtype) for b, x in zip(bounds, sizes, strict=True)]
         return bounds
 
     def _outside(self, gradients):

@@ -65,11 +65,12 @@ def test_a_scale_below_the_normal_numbers_of_the_format_is_covered(scale):
     ([[1e20]], [[1.0]], [[1.0], [2.0]], [[1e30], [-1e30]]),  # do·v
     ([[1.0]], [[1.0]], [[1e20], [2e20]], [[1e20], [-1e20]]),  # dS·k
     ([[1.0]], [[1e20]], [[1e20], [-1e20]], [[1.0], [2.0]]),  # scores
+    ([[1.0]], [[1e38]], [[0.0], [0.0]], [[1.0], [2.0]]),  # scale·q, and ∞·0
 ])  # fmt: skip
 def test_what_overflows_has_no_bound(arrays):
     do, q, k, v = (np.array(x, np.float32) for x in arrays)
-    assert np.isinf(gradient_budget(do, None, q, k, v, scale=1.0).dq).all()
-    assert not any(np.isnan(x).any() for x in gradient_budget(do, do[:, 0], q, k, v, scale=1.0))
+    assert np.isinf(gradient_budget(do, None, q, k, v, scale=10.0).dq).all()
+    assert not any(np.isnan(x).any() for x in gradient_budget(do, do[:, 0], q, k, v, scale=10.0))
     small = gradient_budget(do * 2**-100, None, q * 2**-100, k * 2**-100, v * 2**-100, scale=1.0)
     assert all(np.isfinite(x).all() for x in small)
 

@@ -167,6 +167,12 @@ def test_a_bound_is_that_of_the_state_and_the_formats():
     assert np.all(slow.bounds[2] >= one.bounds[2]) and np.any(slow.bounds[2] > 10 * one.bounds[2])
 
 
+def test_what_may_leave_16_bits_has_no_bound():
+    wide = BackwardCase.of(case(6, dtype="float16"), replace(RIGHT, exp_u=3e7)).bounds
+    assert all(np.all((b <= np.finfo(np.float16).max) | np.isinf(b)) and np.any(np.isinf(b)) for b in wide)
+    assert all(np.all(np.isfinite(b)) for b in BackwardCase.of(case(6, dtype="float16"), RIGHT).bounds)
+
+
 @pytest.mark.parametrize(("backward", "text"), [
     (lambda *args: wrong.right(*args)[:2], "backward must return dq, dk, dv of the shapes"),
     (lambda *args: wrong.right(*args)[::-1], "backward must return dq, dk, dv of the shapes"),

@@ -5,13 +5,14 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import hypothesis
 import numpy as np
 import pytest
 
 import fdmath
 from fdmath import AccState, LSEState, Subject, merge
 from fdmath.attention.reference import attention
-from fdmath.verify import LAWS, Cell, Report, gradients, reference, verify
+from fdmath.verify import LAWS, Cell, Report, gradients, reference, strategies, verify
 from fdmath.verify.judge import ask
 from fdmath.verify.reference import Finding, same
 from fdmath.verify.subjects import defined, own_subjects, pairwise
@@ -441,6 +442,26 @@ def _only(state, o1, columns):
 @pytest.mark.parametrize(("role", "fn"), SIZED, ids=[role for role, _ in SIZED])
 def test_a_fault_that_only_large_inputs_show_is_found(role, fn):
     assert verify(Subject("toy", role, fn), ["anchor", "causality"], cases=100).exit_code == 1
+
+
+@pytest.mark.parametrize("role", ["partial", "decode", "attention"])
+@pytest.mark.parametrize("law", ["anchor", "convexity"])
+def test_three_sequences_and_a_group_of_three_are_always_asked(role, law):
+    shared = []
+
+    def fn(q, k, v, *rest):
+        seen = np.arange(k.shape[-2]) < rest[0][:, None, None, None] if role == "decode" else None
+        o, lse = attention(q, k, v, mask=seen, causal=rest[0] if role == "attention" else False)
+        if np.all(np.any(o, axis=-1)):  # a row of zeros would hide a row that is missing
+            shared.append((len(q), q.shape[1] // k.shape[1]))
+        return o, lse
+
+    assert ask(LAWS[law], Subject("s", role, fn), 1).verdict == "pass"
+    assert (3, 3) in shared
+    first = []
+    draw = hypothesis.settings(max_examples=1, database=None, phases=[hypothesis.Phase.generate])
+    draw(hypothesis.given(strategies.cases(Subject("s", role, fn), large=True))(lambda case: first.append(case)))()
+    assert first[0].visible().all() and first[0].q.shape[:2] == (3, 3) and first[0].k.shape[1] == 1
 
 
 FEW = {
