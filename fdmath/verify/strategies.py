@@ -130,7 +130,9 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False):
     v = _array(draw, (batch, kv, n, dv), INTEGERS if small else VALUES, dtype)
     lens = None
     if decode:
-        lens = np.array([n - draw(st.integers(0, n if empties else n - 1)) for _ in range(batch)])
+        low = 0 if empties else 1
+        lens = np.array([draw(st.integers(low, n)) for _ in range(batch)])
+        lens = n + low - lens if large else lens  # the simplest large call has all keys in use
     splits = draw(st.integers(1, 40 if large else 9)) if decode else 1
     return CallCase(q, k, v, masked and draw(st.booleans()), lens, splits)
 
