@@ -128,7 +128,8 @@ class BackwardCase:
         if call.dtype in ("float16", "bfloat16"):
             out = format_of(call.dtype)
             sizes = [np.abs(x) for x in self.right]
-            bounds = [in_range(x, b + out.u * (x + b) + out.tiny, call.dtype) for b, x in zip(bounds, sizes, strict=True)]
+            bounds = [in_range(x, b + out.u * (x + b) + out.tiny, call.dtype)
+                      for b, x in zip(bounds, sizes, strict=True)]
         return bounds
 
     def _outside(self, gradients):

@@ -72,7 +72,7 @@ def _merge_gradient(subject, os, lses, go, gl):
 
 
 def _by_the_chain_rule(subject, parts, go, gl):
-    """(do, dlse) of all parts by the subject's backward: of the last ⊕ of their chain first; of all at once for many."""
+    """(do, dlse) of all parts by the subject's backward: the last ⊕ of their chain first; all at once for many."""
     if subject.role == "merge_many":
         return _backward(subject, go, gl, LSEState(*(np.stack(x) for x in zip(*parts, strict=True))))
     whole = list(itertools.accumulate(parts, subject.merge))

@@ -158,7 +158,7 @@ class Subject:
         return [state.o, np.where(lse == -np.inf, np.asarray(self.empty, lse.dtype), lse)]
 
     def present_slope(self, dlse):
-        """dlse (…), the gradient of natural lse, as that of lse in the subject's conventions (base, layout in calls)."""
+        """dlse (…), the gradient of natural lse, as that of lse in the subject's conventions (base, layout)."""
         if self.log_base == 2:  # lse = lse2·ln 2
             dlse = (dlse * math.log(2)).astype(dlse.dtype)
         laid_out = self.role in CALLED and self.lse_layout == "heads_last"

@@ -309,14 +309,15 @@ def test_a_merge_of_many_with_its_own_backward_is_given_all_parts():
         return (p[..., None] * do)[::turned], p * (dlse + np.sum(do * (o - mean), axis=-1))
 
     subject = replace(ours("flat merge o/lse"), backward=backward)
-    law = replace(LAWS["gradient"], strategy=LAWS["permutation"].strategy)  # p·(o − mean) of a lone part is 0 as it stands
+    law = replace(LAWS["gradient"], strategy=LAWS["permutation"].strategy)  # no empty states
     assert ask(law, subject, 30).verdict == "pass"
     assert ask(law, replace(subject, backward=partial(backward, turned=-1)), 30).verdict == "fail"
 
 
 def test_a_backward_of_triples_or_blocks_is_not_asked_for():
     declared = {"backward": lambda *args: args, "library": "numpy"}
-    assert LAWS["gradient"].concerns(Subject("s", "merge", pairwise(LSEState), **declared)) == (reference.oracle is not None)
+    pytest.importorskip("flint")
+    assert LAWS["gradient"].concerns(Subject("s", "merge", pairwise(LSEState), **declared))
     for role, kind in (("merge", AccState), ("block", LSEState)):
         assert not LAWS["gradient"].concerns(Subject("s", role, pairwise(kind), kind=kind, **declared))
 
