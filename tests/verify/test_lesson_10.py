@@ -65,6 +65,39 @@ def test_a_gradient_of_another_shape_is_named(change, words):
         lesson_10._by_heads(one, do, do[..., 0], q, k, v, do, do[..., 0], False)
 
 
+@pytest.mark.parametrize("start", [-1e6, -1e30, -1e38])
+def test_a_hidden_score_is_no_low_number(start):
+    masked = edited(lesson_10.answer, "np.where(visible, q @ k.T, -np.inf)", f"np.where(visible, q @ k.T, {start})")
+    cell = verify(lesson_10.subject(masked), ["gradient causality"], cases=5).cells["gradient causality", "answer"]
+    words = "dk of a key that is not visible must be 0 beside a key of score -1.7e+38, which is lse; got "
+    assert cell.verdict == "fail" and words in cell.counterexample
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_the_arrays_that_are_given_cannot_be_written_to(index):
+    def spoils(*given):
+        found = lesson_10.answer(*given)
+        given[index][...] = 0
+        return found
+
+    q, k, v, do = (np.ones((1, 1, 2, width)) for width in (5, 5, 3, 3))
+    with pytest.raises(ValueError, match="read-only"):
+        lesson_10._by_heads(spoils, do, do[..., 0], q, k, v, do, do[..., 0], False)
+
+
+def test_gradients_may_be_lists(capsys):
+    exercise("10", lambda *given: [x.tolist() for x in lesson_10.answer(*given)], cases=5)
+    assert capsys.readouterr().out == "Exercise 10: right, all 7 laws hold\n"
+
+
+@pytest.mark.parametrize("most", ["min(2, len(q))", "len(q) if len(q) < 3 else 0", "len(q) if len(k) < 17 else 0"])
+def test_more_heads_and_keys_than_a_few_are_asked_about(most):
+    dv = "np.swapaxes(p, -1, -2) @ do"
+    few = edited(lesson_10.answer, dv, f"({dv})[:{most}]")
+    cell = verify(lesson_10.subject(few), ["weights sum to 1"], cases=5).cells["weights sum to 1", "answer"]
+    assert cell.verdict == "fail" and "Σ dv" in cell.counterexample
+
+
 def test_the_answer_is_that_of_the_definition_on_one_group():
     rng = np.random.default_rng(0)
     q, k, v = rng.standard_normal((3, 4, 2)), rng.standard_normal((1, 2, 2)), rng.standard_normal((1, 2, 3))

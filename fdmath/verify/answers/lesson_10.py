@@ -54,7 +54,7 @@ def subject(fn):
 def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
     """The gradients of q, k and v, fn asked of each KV head of each sequence; ValueError for other shapes.
 
-    Rows that see no key may hold NaN or ∞; the reader's function gets 1 in their place.
+    Rows that see no key may hold NaN or ∞; the reader's function gets 1 in their place. Its arrays are read-only.
     """
     call = prepare(q, k, v, causal=causal)
     shape = (*call.k.shape[:-2], call.group, call.queries)
@@ -65,20 +65,46 @@ def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
     o, visible, lse = *by_head[2:], lse.reshape(shape)
     found = [np.zeros_like(x) for x in (q, call.k, call.v)]
     for head in np.ndindex(shape[:-2]):
-        got = fn(do[head], dlse[head], q[head], call.k[head], call.v[head], o[head], lse[head], visible[head])
+        got = fn(*(_read_only(x[head]) for x in (do, dlse, q, call.k, call.v, o, lse, visible)))
         for whole, part in zip(found, _checked(got, [x[head].shape for x in found]), strict=True):
             whole[head] = part
+    if not np.all(visible):
+        _hidden_beside_the_lowest(fn, q.dtype)
     return (found[0] * call.scale).reshape(*call.out_shape[:-1], -1), *found[1:]
+
+
+def _read_only(x):
+    """A view of the array that cannot be written to."""
+    x = x.view()
+    x.flags.writeable = False
+    return x
+
+
+def _hidden_beside_the_lowest(fn, dtype):
+    """Nothing; ValueError where a key that is not visible gets a gradient because lse is near the lowest number.
+
+    A score that is not visible is −∞, not −1e30: e^(−1e30 − lse) is not 0 where lse is lower still.
+    """
+    low = np.finfo(dtype).min / 2  # room for a factor log₂e, in base 2
+    one, v, none = np.ones((1, 1, 1), dtype), np.ones((2, 1), dtype), np.zeros((1, 1), dtype)
+    k, visible = np.array([[low], [0]], dtype), np.array([[[True, False]]])
+    got = fn(*map(_read_only, (one, none, one, k, v, one, none + k[0], visible)))
+    for name, x in zip(("dk", "dv"), _checked(got, [one.shape, k.shape, v.shape])[1:], strict=True):
+        if not np.all(x[1] == 0):
+            raise ValueError(f"{name} of a key that is not visible must be 0 beside a key of score {low:.2g}, "
+                             f"which is lse; got {x[1]}")
 
 
 def _checked(got, shapes):
     """The three arrays of one KV head that fn returned; ValueError unless they have these shapes."""
     if not isinstance(got, (tuple, list)) or len(got) != len(shapes):
         raise ValueError(f"must return three arrays, dq, dk, dv; got {type(got).__name__}")
-    for name, x, shape in zip(("dq", "dk", "dv"), got, shapes, strict=True):
-        if np.shape(x) != shape:
-            raise ValueError(f"{name} of one KV head must have the shape {shape}; got {np.shape(x)}")
-    return got
+    found = [np.reshape(x, shape) if np.size(x) == 0 == np.prod(shape) else np.asarray(x)
+             for x, shape in zip(got, shapes, strict=True)]  # a list without numbers has no second axis
+    for name, x, shape in zip(("dq", "dk", "dv"), found, shapes, strict=True):
+        if x.shape != shape:
+            raise ValueError(f"{name} of one KV head must have the shape {shape}; got {x.shape}")
+    return found
 
 
 def sample():
