@@ -51,3 +51,21 @@ def lib(request):
 def torch_lib():
     """torch, for what only torch has: gradients."""
     return library("torch")
+
+
+ROOM = 40_000
+NAMES = {}
+exec("def from_a_large_frame(call, given):\n    if call is None:\n        "
+     + " = ".join(f"local_{i}" for i in range(ROOM)) + " = None\n    return call(**given)", NAMES)  # fmt: skip
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """True; the test is called as pytest calls it, but from a frame with ROOM variables.
+
+    CPython keeps frames in chunks of 16 KiB and gives a chunk back when it is empty, so that a hot call at a chunk's
+    end takes a new one every time: a third of the time of the interpreted laws. A frame of more than 2ⁿ bytes lies in
+    a chunk of twice that, with room for all that follow.
+    """
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    NAMES["from_a_large_frame"](pyfuncitem.obj, arguments)
+    return True
