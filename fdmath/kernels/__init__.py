@@ -1,4 +1,4 @@
-"""Triton kernels: split-KV decode and the merge of its states. Each module needs torch and Triton when imported.
+"""Triton kernels: split-KV decode, the merge of its states, FlashAttention-2. Each module needs torch and Triton.
 
 With TRITON_INTERPRET=1 in the environment before that, the same kernels run in Triton's interpreter on the CPU.
 """

@@ -61,6 +61,15 @@ def kernel_subjects():
 
 
 def on_device(fn):
-    """fn for tensors of the CPU: they are sent to where the kernels run, and the results back."""
+    """fn for tensors of the CPU: they are sent to where the kernels run; the results come back, and what fn changed."""
     device = "cpu" if INTERPRETED else "cuda"
-    return lambda *args: tuple(x.cpu() for x in fn(*(x.to(device) if hasattr(x, "to") else x for x in args)))
+
+    def sent(*args):
+        there = [x.to(device) if hasattr(x, "to") else x for x in args]
+        results = tuple(x.cpu() for x in fn(*there))
+        for x, used in zip(args, there, strict=True):
+            if used is not x:
+                x.detach().copy_(used.detach())
+        return results
+
+    return sent
