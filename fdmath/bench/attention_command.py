@@ -31,15 +31,14 @@ from fdmath.bench.decode import best_peer, select, verdict
 from fdmath.bench.device import (
     EXIT_CODES,
     PACKAGES,
-    UNTIL,
     Run,
+    add_options,
     cannot_run,
     lawful_subject,
     listed_dtypes,
     no_device,
     without_repeats,
 )
-from fdmath.verify.command import add_declarations
 
 PEERS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "flex": "FlexAttention", "fa3": "FlashAttention-3",
          "fa4": "FlashAttention-4"}
@@ -68,21 +67,12 @@ def parser():
                    help=f"tokens a sequence (default: {' '.join(map(str, LENGTHS))})")
     p.add_argument("--tokens", type=positive, default=TOKENS, help=f"batch times length (default: {TOKENS})")
     p.add_argument("--hidden", type=positive, default=HIDDEN, help=f"heads times numbers a head (default: {HIDDEN})")
-    p.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, metavar="PEER",
-                   help=f"beside fdmath, any of {', '.join(PEERS)} (default: all); nothing: none")
     p.add_argument("--hopper", action="store_true", help="fdmath's kernel for Hopper cards alone too")
     p.add_argument("--studies", nargs="+", choices=STUDIES, default=tuple(STUDIES), metavar="STUDY",
                    help="; ".join(f"{name}: {words}" for name, words in STUDIES.items()) + " (default: all)")
-    p.add_argument("--seconds", type=positive, help=UNTIL)
-    p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
-    p.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
-    theirs = p.add_argument_group("a function of yours, of CUDA tensors (q, k, v, causal)",
-                                  "first judged by the laws, as the options declare it; its backward is torch's own")
-    theirs.add_argument("--subject", dest="target", metavar="PACKAGE.MODULE:FUNCTION")
-    add_declarations(theirs, roles=("attention",))
-    p.add_argument("--dtypes", nargs="+", default=DTYPES[:1], metavar="DTYPE",
-                   help=f"of {', '.join(DTYPES)} (default: {DTYPES[0]})")
-    p.set_defaults(library="torch")
+    add_options(p, PEERS, ("attention",), DTYPES, DTYPES[:1], (
+        "a function of yours, of CUDA tensors (q, k, v, causal)",
+        "first judged by the laws, as the options declare it; its backward is torch's own"))
     return p
 
 

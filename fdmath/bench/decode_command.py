@@ -12,15 +12,14 @@ from fdmath.bench.decode import DTYPES, OURS, ROWS, TILED, Floor, Shape, best_pe
 from fdmath.bench.device import (
     EXIT_CODES,
     PACKAGES,
-    UNTIL,
     Run,
+    add_options,
     cannot_run,
     lawful_subject,
     listed_dtypes,
     no_device,
     without_repeats,
 )
-from fdmath.verify.command import add_declarations
 
 PEERS = {"cudnn": "SDPA cuDNN", "flash": "SDPA flash", "efficient": "SDPA efficient, packed",
          "eager": "eager, grouped", "flex": "FlexAttention, mask", "xformers": "xFormers split-K",
@@ -46,19 +45,10 @@ def parser():
     own, shape = p.add_argument_group("a shape of your own, instead of --rows"), Shape("")
     for name in ("batch", "q-heads", "kv-heads", "dim", "keys"):
         own.add_argument(f"--{name}", type=positive, help=f"default: {getattr(shape, name.replace('-', '_'))}")
-    p.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS, metavar="PEER",
-                   help=f"beside fdmath, any of {', '.join(PEERS)} (default: all); nothing: none")
     p.add_argument("--studies", nargs="*", default=(), choices=(*STUDIES, "all"), metavar="STUDY",
                    help=f"more measurements of the kernel: {', '.join(STUDIES)}, all")
-    p.add_argument("--seconds", type=positive, help=UNTIL)
-    p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
-    p.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
-    theirs = p.add_argument_group("a function of yours, of CUDA tensors",
-                                  "first judged by the laws, as the options declare it")
-    theirs.add_argument("--subject", dest="target", metavar="PACKAGE.MODULE:FUNCTION")
-    add_declarations(theirs, roles=("decode", "partial", "attention"))
-    p.add_argument("--dtypes", nargs="+", default=DTYPES, metavar="DTYPE", help=f"of {', '.join(DTYPES)}")
-    p.set_defaults(library="torch")
+    add_options(p, PEERS, ("decode", "partial", "attention"), DTYPES, DTYPES, (
+        "a function of yours, of CUDA tensors", "first judged by the laws, as the options declare it"))
     return p
 
 

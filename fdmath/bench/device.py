@@ -9,8 +9,9 @@ from tqdm.auto import tqdm
 
 from fdmath import _backends as backends
 from fdmath.bench import records
+from fdmath.bench.command import positive
 from fdmath.bench.decode import failed
-from fdmath.verify.command import declared_subject
+from fdmath.verify.command import add_declarations, declared_subject
 from fdmath.verify.judge import verify
 
 EXIT_CODES = ("exit code: 0 measured, and all of it right, 1 an output is wrong, fdmath or the subject failed, or the "
@@ -18,6 +19,25 @@ EXIT_CODES = ("exit code: 0 measured, and all of it right, 1 an output is wrong,
 UNTIL = "begin nothing more after so many seconds; the exit code is that of what was measured until then"
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 """What stands with its version in every record."""
+
+
+def add_options(parser, peers, roles, dtypes, default, subject):
+    """Nothing; the parser of a bench learns the options that all of them share.
+
+    peers: the words that ask for them. roles: those that a subject may have; dtypes, default: those that may be
+    measured, and are. subject: (title, description) of the options about the user's function.
+    """
+    parser.add_argument("--peers", nargs="*", default=list(peers), choices=peers, metavar="PEER",
+                        help=f"beside fdmath, any of {', '.join(peers)} (default: all); nothing: none")
+    parser.add_argument("--seconds", type=positive, help=UNTIL)
+    parser.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
+    parser.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
+    theirs = parser.add_argument_group(*subject)
+    theirs.add_argument("--subject", dest="target", metavar="PACKAGE.MODULE:FUNCTION")
+    add_declarations(theirs, roles=roles)
+    parser.add_argument("--dtypes", nargs="+", default=default, metavar="DTYPE",
+                        help=f"of {', '.join(dtypes)} (default: {' '.join(default)})")
+    parser.set_defaults(library="torch")
 
 
 def listed_dtypes(args, allowed):

@@ -18,9 +18,11 @@ import triton.language as tl
 from fdmath.algebra.state import LSEState
 from fdmath.attention.differentiable import with_gradient
 from fdmath.kernels.flash_backward import flash_backward
-from fdmath.kernels.flash_call import check_inputs, descriptor, empty_rows, prepare
+from fdmath.kernels.flash_call import descriptor, empty_rows, prepare, refusal
 from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
 from fdmath.kernels.merge import raised, rounded
+
+__all__ = ["flash_attention_by_kernel", "flash_backward", "flash_forward", "refusal"]
 
 LOG2E = 1 / math.log(2)
 LN2 = tl.constexpr(math.log(2))
@@ -121,7 +123,7 @@ def flash_forward(q, k, v, *, causal=False, scale=None, block_m=None, block_n=No
 def launch_forward(call, tile, o, lse):
     """Nothing; the state of a FlashCall is written to o (B, Hq, Nq, dv), which is `aligned`, and lse, contiguous."""
     batch, heads, queries, _ = call.q.shape
-    tail = call.hides or call.k.shape[2] % tile.block_n > 0 or call.scale <= 0
+    tail = call.needs_mask(tile.block_n)
     with torch.cuda.device_of(call.q):
         forward_kernel[(-(-queries // tile.block_m) * heads * batch,)](
             descriptor(call.q, tile.block_m), descriptor(call.k, tile.block_n), descriptor(call.v, tile.block_n),
@@ -139,14 +141,3 @@ def flash_attention_by_kernel(q, k, v, causal, scale):
     options = {"causal": causal, "scale": scale}
     return LSEState(*with_gradient("flash_attention", lambda *x: tuple(flash_forward(*x, **options)),
                                    partial(flash_backward, **options), q, k, v))
-
-
-def refusal(q, k, v, mask=None):
-    """Why the kernels cannot run on these arrays, as a text; None where they can."""
-    if mask is not None:
-        return "its kernel takes no mask"
-    try:
-        check_inputs(q, k, v)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None

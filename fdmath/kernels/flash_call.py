@@ -147,10 +147,25 @@ class FlashCall:
                         10 * major + minor)
         return with_blocks(tile, block_m=block_m, block_n=block_n)
 
+    def needs_mask(self, block_n):
+        """Whether some tile of block_n keys needs a mask: beside the diagonal, at the end, or where scale ≤ 0."""
+        return self.hides or self.k.shape[2] % block_n > 0 or self.scale <= 0
+
     def axes(self):
         """The constants of the kernels that depend on the axes alone."""
         return {"GROUP": self.group, "CAUSAL": self.hides, "DIM": padded_axis(self.q.shape[3]),
                 "WIDTH": padded_axis(self.v.shape[3])}
+
+
+def refusal(q, k, v, mask=None):
+    """Why the kernels cannot run on these arrays, as a text; None where they can."""
+    if mask is not None:
+        return "its kernel takes no mask"
+    try:
+        check_inputs(q, k, v)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def check_inputs(q, k, v):

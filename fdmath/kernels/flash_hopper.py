@@ -26,7 +26,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from fdmath.algebra.state import LSEState
-from fdmath.kernels.flash_call import check_inputs, descriptor, empty_rows, padded_axis, prepare
+from fdmath.kernels import flash_call
+from fdmath.kernels.flash_call import descriptor, empty_rows, padded_axis, prepare
 from fdmath.kernels.flash_tiles import place, seen_by_rows, visible_keys
 from fdmath.kernels.merge import LOG2E
 
@@ -266,7 +267,7 @@ def launch_forward(call, tile, o, lse):
     tile: a HopperTile with two stages at least: a program waits for the next keys before it frees the last.
     """
     batch, heads, queries, _ = call.q.shape
-    tail = call.hides or call.k.shape[2] % tile.block_n > 0 or call.scale <= 0
+    tail = call.needs_mask(tile.block_n)
     with torch.cuda.device_of(call.q):
         forward_kernel[(-(-queries // (GROUPS.value * ROWS)) * heads * batch,)](
             with_layout(call.q, ROWS), with_layout(call.k, tile.block_n), with_layout(call.v, tile.block_n),
@@ -284,13 +285,8 @@ def with_layout(x, rows):
 
 def refusal(q, k, v, mask=None):
     """Why the kernel cannot run on these arrays, as a text; None where it can."""
-    if mask is not None:
-        return "its kernel takes no mask"
-    try:
-        check_inputs(q, k, v)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return outside(q.dtype, q.shape[-1], v.shape[-1], torch.cuda.get_device_capability(q.device))
+    reason = flash_call.refusal(q, k, v, mask)
+    return reason or outside(q.dtype, q.shape[-1], v.shape[-1], torch.cuda.get_device_capability(q.device))
 
 
 def outside(dtype, dim, width, capability, dims=(64, 128)):

@@ -30,8 +30,6 @@ from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
 
-MERGES = ("merge", "merge_many")
-
 
 @dataclass(frozen=True, eq=False)
 class StateCase:

@@ -1,0 +1,37 @@
+"""The tables of faults name tests and laws that exist, and leave no fault out."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fdmath.verify.laws import LAWS
+from tests.attention import faults as of_flash
+from tests.kernels import faults as of_kernels
+
+KINDS = {
+    of_flash: {"F": 9, "G": 3, "H": 13},
+    of_kernels: {"A": 8, "B": 12, "C": 9, "D": 12, "E": 7, "F": 9, "G": 3, "H": 13, "I": 9},
+}
+"""How many kinds each section has that a table is about; I are faults of tests."""
+
+
+def names_in(path):
+    """The names of the tests of a file."""
+    return {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("table", KINDS, ids=["flash", "kernels"])
+def test_every_named_test_and_law_exists(table):
+    for fault, names in table.CAUGHT.items():
+        for name in names:
+            file, _, test = name.partition(":")
+            here = names_in(Path(table.__file__).parent / f"{file}.py") if test else LAWS
+            assert (test or file.removeprefix("law ")) in here, f"{fault}: {name}"
+
+
+@pytest.mark.parametrize("table", KINDS, ids=["flash", "kernels"])
+def test_each_kind_has_its_tests_or_its_reason(table):
+    assert not set(table.CAUGHT) & set(table.ELSEWHERE) and all(table.CAUGHT.values())
+    assert Counter(kind[0] for kind in (*table.CAUGHT, *table.ELSEWHERE)) == KINDS[table]
