@@ -26,15 +26,16 @@ def flash_attention(q, k, v, *, block_m=None, block_n=None, order=None, causal=F
 
     Arguments and result as for `attention`. block_m queries and block_n keys a block (128 each by default, the last
     ones short); order: the order in which each row block takes the key blocks, a permutation of their indices. counts:
-    a `Counts` to add to. backend: "auto", "numpy", "torch" or "triton" (which chooses its own blocks and takes no
-    order, counts or mask; its gradients round dS to the inputs' dtype: prefer bfloat16 where float16 loses it, below
-    6e-5 and beyond 65504). Differentiable in o and lse (torch), from o and lse alone; a double backward raises.
+    a `Counts` to add to. backend: "auto" (on a Hopper card the kernel for it where d allows), "numpy", "torch" or
+    "triton" (the readable kernels). Kernels choose their own blocks, take no order, counts or mask, and their gradients
+    round dS to the inputs' dtype: prefer bfloat16 where float16 loses it, below 6e-5 and beyond 65504. Differentiable
+    in o and lse (torch), from o and lse alone; a double backward raises.
     Raises TypeError, ValueError for arguments, RuntimeError for a named backend that cannot run.
     Source: document B, Algorithm 1.
     """
     own = {"block_m": block_m, "block_n": block_n, "order": order, "counts": counts}
     if choose(backend, _refusal, q, k, v, mask=mask, **own) == "triton":
-        return backends.load(_KERNELS + "flash_attention_by_kernel")(q, k, v, causal, scale)
+        return backends.load(_KERNELS + "flash_attention_by_kernel")(q, k, v, causal, scale, fastest=backend == "auto")
     options = {"causal": causal, "scale": scale, "mask": mask, "block_m": block_m, "block_n": block_n}
     run = partial(_forward, order=order, counts=counts, **options)
     return LSEState(*with_gradient("flash_attention", run, partial(_backward, **options), q, k, v))

@@ -15,15 +15,17 @@ import torch
 import triton
 import triton.language as tl
 
+from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 from fdmath.attention.differentiable import with_gradient
 from fdmath.kernels.flash_backward import flash_backward
 from fdmath.kernels.flash_call import descriptor, empty_rows, prepare, refusal
 from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
-from fdmath.kernels.merge import raised, rounded
+from fdmath.kernels.merge import INTERPRETED, raised, rounded
 
 __all__ = ["flash_attention_by_kernel", "flash_backward", "flash_forward", "refusal"]
 
+HOPPER = "fdmath.kernels.flash_hopper:"
 LOG2E = 1 / math.log(2)
 LN2 = tl.constexpr(math.log(2))
 
@@ -133,11 +135,14 @@ def launch_forward(call, tile, o, lse):
         )  # fmt: skip
 
 
-def flash_attention_by_kernel(q, k, v, causal, scale):
+def flash_attention_by_kernel(q, k, v, causal, scale, *, fastest=False):
     """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse.
 
-    What gradients in float16 cannot hold: `flash_backward`.
+    fastest: by the kernel for Hopper cards where there is one for these tensors (`flash_hopper.wanted`); the gradients
+    are those of `flash_backward` all the same, the same bits every time. What gradients in float16 cannot hold: there.
     """
-    options = {"causal": causal, "scale": scale}
-    return LSEState(*with_gradient("flash_attention", lambda *x: tuple(flash_forward(*x, **options)),
+    options, forward = {"causal": causal, "scale": scale}, flash_forward
+    if fastest and not INTERPRETED and backends.load(HOPPER + "wanted")(q, v):
+        forward = backends.load(HOPPER + "flash_forward_hopper")
+    return LSEState(*with_gradient("flash_attention", lambda *x: tuple(forward(*x, **options)),
                                    partial(flash_backward, **options), q, k, v))

@@ -1,4 +1,4 @@
-"""FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; not yet chosen by `auto`.
+"""FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; `auto` takes it (`wanted`).
 
 The kernel of `flash.py` leaves to the compiler what waits for what. Here it is written out. In a program one warp loads
 tiles of keys and values, and two groups of four compute, with 64 queries each. In a group three things overlap: while
@@ -29,7 +29,7 @@ from fdmath.algebra.state import LSEState
 from fdmath.kernels import flash_call
 from fdmath.kernels.flash_call import descriptor, empty_rows, padded_axis, prepare
 from fdmath.kernels.flash_tiles import place, seen_by_rows, visible_keys
-from fdmath.kernels.merge import LOG2E
+from fdmath.kernels.merge import LOG2E, raised
 
 LN2 = gl.constexpr(math.log(2))
 ROWS = 64
@@ -101,7 +101,7 @@ def attend(
     m, l, acc, p, queries, k_rows, v_rows, k_ready, v_ready, free,
     first, last, steps, row, keys, offset, scale,
     MASKED: gl.constexpr, CAUSAL: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    LAYOUT: gl.constexpr, RAISED: gl.constexpr,
 ):  # fmt: skip
     """(m, l, acc, p) after the steps first ≤ step < last: acc lacks the last step's p·v, which is still to be added.
 
@@ -124,7 +124,7 @@ def attend(
         acc, p = warpgroup_mma_wait(0, deps=[acc, p])
         mbarrier.arrive(free.index(stage))
         acc *= gl.convert_layout(alpha, gl.SliceLayout(1, acc.type.layout))[:, None]
-        p = operand(weight, v_rows, acc)
+        p = operand(weight * RAISED, v_rows, acc)
     return m, l, acc, p
 
 
@@ -146,7 +146,7 @@ def compute(
     o, lse, q_rows, k_rows, v_rows, q_ready, k_ready, v_ready, free,
     batch, head, first_row, queries, keys, steps, scale,
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr,
-    DIM: gl.constexpr, STAGES: gl.constexpr,
+    DIM: gl.constexpr, STAGES: gl.constexpr, RAISED: gl.constexpr,
 ):  # fmt: skip
     """Nothing; one computing group: the state of its ROWS queries is written to o and to lse, the head's own."""
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
@@ -165,26 +165,27 @@ def compute(
     weight, m, _ = weights(s, m, 0, row, keys, offset, scale, TAIL, CAUSAL)
     l = gl.sum(weight, 1)
     acc = gl.zeros([ROWS, DIM], gl.float32, acc_layout)
-    p = operand(weight, v_rows, acc)
+    p = operand(weight * RAISED, v_rows, acc)
     following, parity = slot(1, STAGES)
     mbarrier.wait(k_ready.index(following), parity, steps > 1)
     mbarrier.arrive(free.index(0))
 
     m, l, acc, p = attend(
         m, l, acc, p, q_tile, k_rows, v_rows, k_ready, v_ready, free, 1, gl.minimum(full, steps), steps,
-        row, keys, offset, scale, False, CAUSAL, ROWS, BLOCK, STAGES, score_layout,
+        row, keys, offset, scale, False, CAUSAL, ROWS, BLOCK, STAGES, score_layout, RAISED,
     )  # fmt: skip
     if TAIL:
         m, l, acc, p = attend(
             m, l, acc, p, q_tile, k_rows, v_rows, k_ready, v_ready, free, full, steps, steps,
-            row, keys, offset, scale, True, CAUSAL, ROWS, BLOCK, STAGES, score_layout,
+            row, keys, offset, scale, True, CAUSAL, ROWS, BLOCK, STAGES, score_layout, RAISED,
         )  # fmt: skip
     stage, parity = slot(steps - 1, STAGES)
     mbarrier.wait(v_ready.index(stage), parity)
     acc = warpgroup_mma(p, tile(v_rows, stage), acc)
 
     total = gl.convert_layout(l, gl.SliceLayout(1, acc_layout))[:, None]
-    result = gl.where(total == 0, 0.0, acc * gl.div_rn(1.0, total))  # selected: beside no weight acc may hold NaN
+    result = acc * gl.div_rn(1.0, total * RAISED)
+    result = gl.where(total == 0, 0.0, result)  # selected: beside no weight acc may hold NaN
     q_tile.store(result.to(q_rows.dtype))  # the group's queries have been read by all its warps before the last arrival
     fence_async_shared()
     tma.async_copy_shared_to_global(o, [batch, head, first_row, 0], q_rows.index(GROUP))
@@ -195,7 +196,7 @@ def compute(
 @gluon.jit(do_not_specialize=["heads"])
 def forward_kernel(
     q, k, v, o, lse, scale, heads, GROUP: gl.constexpr, CAUSAL: gl.constexpr, TAIL: gl.constexpr, ROWS: gl.constexpr,
-    BLOCK: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr, RAISED: gl.constexpr,
 ):  # fmt: skip
     """The state (o, lse) of GROUPS·ROWS queries of one head (document B, Algorithm 1, repaired for rows without keys).
 
@@ -227,9 +228,9 @@ def forward_kernel(
     gl.warp_specialize(
         [
             (compute, (o, lse, q_rows, k_rows, v_rows, q_ready, k_ready, v_ready, free, batch, head,
-                       first_row, queries, keys, steps, scale, 0, CAUSAL, TAIL, ROWS, BLOCK, DIM, STAGES)),
+                       first_row, queries, keys, steps, scale, 0, CAUSAL, TAIL, ROWS, BLOCK, DIM, STAGES, RAISED)),
             (compute, (o, lse, q_rows, k_rows, v_rows, q_ready, k_ready, v_ready, free, batch, head,
-                       first_row, queries, keys, steps, scale, 1, CAUSAL, TAIL, ROWS, BLOCK, DIM, STAGES)),
+                       first_row, queries, keys, steps, scale, 1, CAUSAL, TAIL, ROWS, BLOCK, DIM, STAGES, RAISED)),
             (load_tiles, (q, k, v, q_rows, k_rows, v_rows, q_ready, k_ready, v_ready, free, batch, head,
                           head // GROUP, first_row, steps, ROWS, BLOCK, STAGES)),
         ],
@@ -243,13 +244,13 @@ def flash_forward_hopper(q, k, v, *, causal=False, scale=None):
 
     q: (…, Hq, Nq, d), k: (…, Hkv, Nkv, d), v: (…, Hkv, Nkv, dv), float16 or bfloat16; d and dv both from 33 to 64, or
     both from 65 to 128. Any strides and lengths; o: (…, Hq, Nq, dv) in q's dtype, lse: (…, Hq, Nq), natural logarithm,
-    float32; a row that sees no key is (0, −∞). causal: bottom-right aligned. P is rounded to v's dtype before P·v, and
-    l sums the unrounded P. Deterministic; no gradient.
+    float32; a row that sees no key is (0, −∞). causal: bottom-right aligned. P, 2¹⁴ times P in float16, is rounded to
+    v's dtype before P·v, and l sums the unrounded P. Deterministic; no gradient.
     Raises TypeError for kinds, dtypes and devices, ValueError for shapes and values, RuntimeError, with the sentence of
     `refusal`, for the rest that it does not take. Source: document B, Algorithm 1.
     """
     call = prepare(q, k, v, causal, scale)
-    reason = outside(q.dtype, q.shape[-1], v.shape[-1], torch.cuda.get_device_capability(q.device))
+    reason = outside(q.dtype, q.shape[-1], v.shape[-1], capability(q))
     if reason:
         raise RuntimeError(f"the Hopper kernel cannot run here: {reason}")
     shape = (*q.shape[:-1], v.shape[-1])
@@ -272,7 +273,8 @@ def launch_forward(call, tile, o, lse):
         forward_kernel[(-(-queries // (GROUPS.value * ROWS)) * heads * batch,)](
             with_layout(call.q, ROWS), with_layout(call.k, tile.block_n), with_layout(call.v, tile.block_n),
             with_layout(o, ROWS), lse, call.scale * LOG2E.value, heads, GROUP=call.group, CAUSAL=call.hides, TAIL=tail,
-            ROWS=ROWS, BLOCK=tile.block_n, DIM=padded_axis(call.q.shape[3]), STAGES=tile.stages, num_warps=4,
+            ROWS=ROWS, BLOCK=tile.block_n, DIM=padded_axis(call.q.shape[3]), STAGES=tile.stages,
+            RAISED=raised(call.v.dtype), num_warps=4,
         )  # fmt: skip
 
 
@@ -283,10 +285,20 @@ def with_layout(x, rows):
     return TensorDescriptor(x, plain.shape, plain.strides, plain.block_shape, layout)
 
 
+def wanted(q, v):
+    """Whether "auto" takes this kernel: on its card, for d and dv from 65 to 128, where it is faster (H200)."""
+    return torch.version.hip is None and outside(q.dtype, q.shape[-1], v.shape[-1], capability(q), (128,)) is None
+
+
+def capability(q):
+    """The compute capability (major, minor) of the card that holds q."""
+    return torch.cuda.get_device_capability(q.device)
+
+
 def refusal(q, k, v, mask=None):
     """Why the kernel cannot run on these arrays, as a text; None where it can."""
     reason = flash_call.refusal(q, k, v, mask)
-    return reason or outside(q.dtype, q.shape[-1], v.shape[-1], torch.cuda.get_device_capability(q.device))
+    return reason or outside(q.dtype, q.shape[-1], v.shape[-1], capability(q))
 
 
 def outside(dtype, dim, width, capability, dims=(64, 128)):

@@ -1,4 +1,4 @@
-"""FlashAttention-2 backward for Hopper cards (capability 9.0), in Gluon; not yet chosen by `auto`.
+"""FlashAttention-2 backward for Hopper cards (capability 9.0), in Gluon; `auto` does not take it.
 
 It does what `columns_kernel` of `flash_backward.py` does with atomic additions: five products a tile. A program owns
 128 keys of one KV head. One warp loads queries, their do and their numbers (lse, delta), 64 rows a step; two groups of

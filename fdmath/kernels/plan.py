@@ -52,14 +52,15 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
     programs or fewer takes; of equal costs the larger step, then the fewer splits. Tried are S = 1, and the most that
     w programs a multiprocessor allow, w = 1 … 4, or fewer with as many steps. Then, while programs wait for a place on
     a multiprocessor and have few steps each, steps are halved, so that twice as many find one. num_splits, if given,
-    fixes S. tile, if given, fixes all but S: half steps, so that two programs fit on a multiprocessor, whatever the
-    batch. key_bytes: K and V of one key in shared memory, that is padded; shared: the bytes of shared memory that a
-    program may use.
+    fixes S. tile, if given, fixes all that a row's bits depend on, half steps and two warps, whatever the batch; the
+    stages, on which they do not, `_stages` chooses. key_bytes: K and V of one key in shared memory, that is padded;
+    shared: the bytes of shared memory that a program may use.
     """
     largest = largest_step(key_bytes, shared)
     half = max(largest // 2, LEAST_STEP)
     if tile is not None:
         splits, step, warps = max(1, -(-keys // tile)), half, 2
+        stages = _stages(programs, splits, step * key_bytes, multiprocessors, shared)
     else:
         given = [num_splits] if num_splits else None
         _, smaller, splits = min(
@@ -72,9 +73,16 @@ def decode_plan(programs, keys, key_bytes, multiprocessors, shared, *, num_split
         while step > 32 and _wait(programs * splits, multiprocessors * largest // step, -(-keys // (splits * step))):
             step //= 2
         room = 2 if programs * splits <= multiprocessors else 1  # a program with a multiprocessor of its own
-        warps = min(4, max(1, 4 * room * step // largest))
+        warps, stages = min(4, max(1, 4 * room * step // largest)), 3 if step == largest else 4
     alone = splits == 1 and programs <= multiprocessors and keys * key_bytes > LONG
-    return Plan(splits, tile or 0, step, warps, 3 if step == largest else 4, not alone)
+    return Plan(splits, tile or 0, step, warps, stages, not alone)
+
+
+def _stages(programs, splits, step_bytes, multiprocessors, shared):
+    """The most steps, 5 to 3, whose loads leave all programs a place at once; 4 at most where a merge needs one too."""
+    most = 5 if splits == 1 else 4
+    return next((stages for stages in range(most, 3, -1)
+                 if programs * splits <= multiprocessors * (shared // ((stages - 1) * step_bytes + OTHERS))), 3)
 
 
 def _wait(programs, places, steps):

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from fdmath import LSEState, attention  # noqa: E402
+from fdmath import LSEState, attention, flash_attention  # noqa: E402
 from fdmath.attention.reference import attention_gradient  # noqa: E402
 from fdmath.kernels.flash import flash_backward, flash_forward  # noqa: E402
 from fdmath.kernels.flash_hopper import HopperTile, flash_forward_hopper, refusal  # noqa: E402
@@ -79,6 +79,27 @@ def test_keys_beyond_the_end_may_have_any_weight(dtype):
     wide = Call(*(np.concatenate([x, np.zeros((*x.shape[:-1], 64))], -1) for x in (FAR.q, FAR.k, FAR.v)),
                 scale=FAR.scale)
     judge(wide, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_many_small_weights_beside_a_large_one(dtype):
+    k = torch.zeros(1, 1, 1 << 17, 128, device="cuda", dtype=dtype)
+    k[..., 0, 0] = 17.4  # every other key has a weight just below 2^-25: together 0.4 %
+    q, v = torch.zeros_like(k[..., :1, :]), torch.ones_like(k)
+    q[..., 0] = 1.0
+    o, _ = flash_forward_hopper(q, k, v, scale=1.0)
+    assert ((o.double() - 1).abs() <= torch.finfo(dtype).eps).all()
+
+
+def test_auto_takes_it_and_the_readable_kernel_stays_to_be_had():
+    q, k, v = (normal(2, 4, 200, 128, dtype=torch.float16).requires_grad_() for _ in range(3))
+    for backend, forward in (("auto", flash_forward_hopper), ("triton", flash_forward)):
+        found = flash_attention(q, k, v, causal=True, backend=backend)
+        assert equal(found, forward(q.detach(), k.detach(), v.detach(), causal=True))
+        wanted = flash_backward(torch.ones_like(q), None, q.detach(), k.detach(), v.detach(), *found, causal=True)
+        assert equal(torch.autograd.grad(found.o.sum(), (q, k, v)), wanted)
+    narrow = [x[..., :64] for x in (q, k, v)]
+    assert equal(flash_attention(*narrow), flash_forward(*(x.detach() for x in narrow)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -27,6 +27,9 @@ FAR = Call(np.full((2, 20, 16), 8.0), -8 - np.random.default_rng(56).integers(0,
            numbers(np.random.default_rng(57), 2, 35, 16), scale=1.0)
 """Scores near −1000: a key beyond the end, read as zeros, has weight e^1000."""
 
+FLUSHED = 2.0**-126
+"""A GPU takes numbers below it for 0 on the way (subnormal ones of float32 and of bfloat16)."""
+
 
 def tensors(call, dtype, device="cpu"):
     """q, k and v of a call as torch tensors."""
@@ -92,7 +95,7 @@ def judge_gradients(call, dtype, do, dlse, found, block_n=16):
         assert x.dtype == getattr(torch, dtype) and tuple(x.shape) == want.shape
         if dtype != "float32":
             bound = (1 + out.u) * bound + lost
-            bound = bound + out.u * (np.abs(want) + bound) + out.tiny
+            bound = bound + out.u * (np.abs(want) + bound) + max(out.tiny, FLUSHED)
         error = np.abs(x.detach().cpu().double().numpy() - want)
         assert (error <= bound).all(), f"{np.max(error / np.maximum(bound, np.finfo(float).tiny))} times the budget"
         worst = max(worst, float(np.max(np.divide(error, bound, out=np.zeros_like(error), where=bound > 0), initial=0)))
@@ -100,7 +103,7 @@ def judge_gradients(call, dtype, do, dlse, found, block_n=16):
 
 
 def losses_of_rounding(call, do, dlse, out):
-    """What dq, dk and dv lose where P and dS are rounded to a format: u of each term, and half a smallest number."""
+    """What dq, dk and dv lose where P and dS are rounded to a format: u of each term, and what is too small."""
     k, v = call.repeated()
     scores = np.where(call.visible(), call.factor() * (call.q @ np.swapaxes(k, -1, -2)), -math.inf)
     top = np.max(scores, axis=-1, keepdims=True, initial=-1e300)
@@ -109,7 +112,7 @@ def losses_of_rounding(call, do, dlse, out):
     p = weight / np.where(total == 0, 1, total)
     dp = do @ np.swapaxes(v, -1, -2)
     slope = np.where(total == 0, 0, dlse[..., None]) - np.sum(p * dp, -1, keepdims=True)
-    p, ds = (np.where(call.visible(), out.u * x + out.tiny, 0.0) for x in (p, p * np.abs(dp + slope)))
+    p, ds = (np.where(call.visible(), out.u * x + max(out.tiny, FLUSHED), 0.0) for x in (p, p * np.abs(dp + slope)))
     of_k, of_v = np.swapaxes(ds, -1, -2) @ np.abs(call.q), np.swapaxes(p, -1, -2) @ np.abs(do)
     scale = abs(call.factor())
     return scale * (ds @ np.abs(k)), scale * over_group(of_k, call), over_group(of_v, call)

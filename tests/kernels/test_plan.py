@@ -82,6 +82,12 @@ def test_what_is_given_is_kept():
     assert decode_plan(4, 0, 512, **H200, tile=300)[:2] == (1, 300)
 
 
-def test_with_a_tile_nothing_depends_on_the_batch_or_the_cache_but_the_number_of_splits():
-    plans = {decode_plan(programs, keys, 512, **H200, tile=512)[1:] for programs in (1, 999) for keys in (1, 70000)}
+def test_with_a_tile_the_bits_depend_on_the_number_of_splits_alone():
+    plans = {decode_plan(programs, keys, 512, **H200, tile=512)[1:4] for programs in (1, 999) for keys in (1, 70000)}
     assert len(plans) == 1
+
+
+@pytest.mark.parametrize(("programs", "keys", "stages"), [(1, 1000, 5), (132, 1000, 5), (133, 1000, 4), (264, 1000, 4),
+                                                          (265, 1000, 3), (9999, 1000, 3), (1, 1025, 4)])
+def test_with_a_tile_as_many_loads_are_under_way_as_leave_all_programs_a_place(programs, keys, stages):
+    assert decode_plan(programs, keys, 512, **H200, tile=1024).stages == stages
