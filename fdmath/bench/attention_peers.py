@@ -48,6 +48,13 @@ def _our_gradient(shape, do, q, k, v, got, deterministic=True):
     return lambda: backward(do, None, q, k, v, *got, causal=shape.causal, deterministic=deterministic)
 
 
+def _hopper_gradient(shape, do, q, k, v, got):
+    if shape.dim <= 64:
+        raise NotDifferentiable("its kernel of the gradients takes d from 65 to 128")
+    backward = backends.load("fdmath.kernels.flash_hopper_backward:flash_backward_hopper")
+    return lambda: backward(do, None, q, k, v, *got, causal=shape.causal)
+
+
 def _flex(shape):
     """FlexAttention, whose compiled backward may be asked again and again of one forward."""
     backends.load("importlib:import_module")("torch._functorch.config").donated_buffer = False
@@ -72,7 +79,7 @@ CONTENDERS = {
         Contender(ATOMICS, _ours, package="triton", passes=("backward",), compiles=True,
                   gradient=functools.partial(_our_gradient, deterministic=False)),
         Contender(HOPPER, functools.partial(_ours, forward="flash_hopper:flash_forward_hopper"), package="triton",
-                  passes=("forward",), compiles=True),
+                  gradient=_hopper_gradient, compiles=True),
         Contender("SDPA flash", functools.partial(sdpa_call, "FLASH_ATTENTION")),
         Contender("SDPA cuDNN", functools.partial(sdpa_call, "CUDNN_ATTENTION")),
         Contender("FlexAttention", _flex, compiles=True),

@@ -107,9 +107,9 @@ class BackwardCase:
     def bounds(self):
         """The bounds on the subject's errors: of a saved state within its budget, and what its formats add.
 
-        Beyond `gradient_budget`: scores and lse may carry a factor log₂e inside (3u of each), P may be rounded to the
-        declared p_dtype before all products, and so may dS, and the result is rounded to the call's dtype (∞ where that
-        may be beyond its range).
+        Beyond `gradient_budget`: a P, a dS and a result below `flushed` may be taken for 0, scores and lse may carry a
+        factor log₂e inside (3u of each), P may be rounded to the declared p_dtype before all products, and so may dS,
+        and the result is rounded to the call's dtype (∞ where that may be beyond its range).
         """
         call, fmt = self.call, format_of(backends.working(self.call.dtype))
         saved, seen = call.budget(self.subject), call.levels(self.subject)
@@ -120,6 +120,9 @@ class BackwardCase:
         do, dlse, *arrays = self.inputs
         arrays = [x.astype(backends.working(call.dtype)) for x in arrays]
         bounds = gradient_budget(do, dlse, *arrays, of_o=saved.o, of_lse=saved.lse, **self.options)
+        if tiny := self.subject.flushed:
+            lost = _lost_by_rounding(*self.inputs, rounding.Format(0.0, tiny), **self.options)
+            bounds = [b + x + tiny for b, x in zip(bounds, lost, strict=True)]
         if rounded := self.subject.p_format(call.dtype):
             coarse = format_of(rounded)
             lost = _lost_by_rounding(*self.inputs, coarse, **self.options)

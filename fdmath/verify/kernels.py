@@ -13,6 +13,9 @@ from fdmath.verify.subject import Subject
 FORMATS = ("float32", "float16", "bfloat16")
 """What the kernels take; they round P to v's own format before P·v."""
 
+FLUSHED = 2.0**-126
+"""A GPU takes numbers below it for 0, and so does the interpreter in bfloat16."""
+
 MOST_SPLITS = 10
 """The most splits in the interpreter, where a program takes milliseconds: more than the keys of a small case."""
 
@@ -46,16 +49,17 @@ def flash_gradients(do, dlse, q, k, v, o, lse, causal):
 def kernel_subjects():
     """The Subjects: split-KV decoding in three roles, the merge of many states, FlashAttention-2."""
     def decoding(name, role, fn, *claims):
-        return Subject(name, role, on_device(fn), library="torch", dtypes=FORMATS, p_dtype="inputs", claims=claims)
+        return Subject(name, role, on_device(fn), library="torch", dtypes=FORMATS, p_dtype="inputs", flushed=FLUSHED,
+                       claims=claims)
 
     return [
         decoding("split-KV kernel", "decode", decode, "empty", "poison"),
         decoding("split-KV kernel by tiles", "partial", by_tiles, "empty"),
         decoding("split-KV kernel, causal", "attention", causal_in_two, "empty", "causality"),
         Subject("merge kernel", "merge_many", on_device(merge_states), library="torch", dtypes=("float32",),
-                claims=("left identity", "right identity", "empty", "T3")),
+                flushed=FLUSHED, claims=("left identity", "right identity", "empty", "T3")),
         Subject("FlashAttention-2 kernels", "attention", on_device(flash), on_device(flash_gradients),
-                library="torch", dtypes=FORMATS, p_dtype="inputs",
+                library="torch", dtypes=FORMATS, p_dtype="inputs", flushed=FLUSHED,
                 claims=("empty", "causality", "gradient causality", "gradient of nothing")),
     ]
 

@@ -41,7 +41,8 @@ class Subject:
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
     P is rounded before P·v, "inputs" for that of the inputs. stats_dtype: the format of m, l and lse. exp_u: error of
-    exp and log in units of u. claims: names of laws claimed bit for bit, and of the theorem that bounds it ("T3", …).
+    exp and log in units of u. flushed: numbers below it may be taken for 0 on the way (2⁻¹²⁶ on a GPU). claims: names
+    of laws claimed bit for bit, and of the theorem that bounds it ("T3", …).
     backward: the gradient where autograd does not apply, of a merge of pairs or a call. For merges backward(do, dlse,
     o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), for merge_many backward(do, dlse, o, lse) → (do, dlse) of the parts;
     for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse are what fn returned, do and dlse
@@ -65,6 +66,7 @@ class Subject:
     p_dtype: str | None = None
     stats_dtype: str | None = None
     exp_u: float = KAPPA
+    flushed: float = 0.0
     claims: tuple = ()
     kind: type = LSEState
     dtypes: tuple = ("float32", "float64")
@@ -80,8 +82,9 @@ class Subject:
         _one_of("p_dtype", self.p_dtype, (None, "inputs", *backends.FLOATS))
         if self.role in ("merge", "merge_many") and not {"float32", "float64"} & set(self.dtypes):
             raise ValueError(f"dtypes of a merge must hold float32 or float64; got {', '.join(self.dtypes)}")
-        if not self.exp_u >= 0:
-            raise ValueError(f"exp_u must be at least 0; got {self.exp_u!r}")
+        for name in ("exp_u", "flushed"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0; got {getattr(self, name)!r}")
         _one_of("library", self.library, ("numpy", "torch"))
         _one_of("log_base", self.log_base, (math.e, 2))
         _one_of("empty", self.empty, (-math.inf, math.inf))
@@ -93,9 +96,8 @@ class Subject:
         """The Format that bounds the subject's work on inputs of a dtype: its statistics may be coarser."""
         work = backends.working(dtype)
         fmt = format_of(work, self.exp_u)
-        if self.stats_dtype is None:
-            return fmt
-        return type(fmt)(max(fmt.u, unit_roundoff(self.stats_dtype)), fmt.tiny, fmt.kappa)
+        coarse = 0.0 if self.stats_dtype is None else unit_roundoff(self.stats_dtype)
+        return type(fmt)(max(fmt.u, coarse), max(fmt.tiny, self.flushed), fmt.kappa)
 
     def p_format(self, dtype):
         """The name of the format to which P is rounded for inputs of a dtype; None where it is not rounded."""

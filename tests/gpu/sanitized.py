@@ -1,4 +1,4 @@
-"""A few calls of every split-KV and merge kernel and of every option, for NVIDIA's compute-sanitizer; no pytest.
+"""A few calls of every kernel and of every option, for NVIDIA's compute-sanitizer; no pytest.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python -m tests.gpu.sanitized
 
@@ -11,6 +11,9 @@ import os
 
 import torch
 
+from fdmath.kernels.flash import flash_backward, flash_forward
+from fdmath.kernels.flash_hopper import flash_forward_hopper
+from fdmath.kernels.flash_hopper_backward import flash_backward_hopper
 from fdmath.kernels.merge import merge_states
 from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size
 
@@ -64,6 +67,21 @@ def merges():
         merge_states(o, lse)
 
 
+def attends():
+    """Nothing; FlashAttention-2 has run forward and backward, ragged, whole and with rows that see no key."""
+    for (dim, queries, keys), causal, dtype in itertools.product(
+            [(64, 130, 200), (128, 300, 100), (80, 64, 128)], (False, True), (torch.float16, torch.bfloat16)):
+        q, do = (torch.randn(2, 4, queries, dim, device="cuda").to(dtype) for _ in range(2))
+        k, v = (torch.randn(2, 2, keys, dim, device="cuda").to(dtype) for _ in range(2))
+        state = flash_forward(q, k, v, causal=causal)
+        for deterministic in (True, False):
+            flash_backward(do, state.lse, q, k, v, *state, causal=causal, deterministic=deterministic)
+        if torch.cuda.get_device_capability() == (9, 0):
+            state = flash_forward_hopper(q, k, v, causal=causal)
+            if dim > 64:
+                flash_backward_hopper(do, state.lse, q, k, v, *state, causal=causal)
+
+
 def main():
     """Nothing; a line is printed when all kernels have run."""
     for shape, dtype in zip(SHAPES, (torch.float16, torch.bfloat16, torch.float32), strict=True):
@@ -73,6 +91,7 @@ def main():
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:  # torch captures no graph without its cache
         captured()
     merges()
+    attends()
     torch.cuda.synchronize()
     print("every kernel has run")
 

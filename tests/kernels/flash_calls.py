@@ -10,6 +10,7 @@ from fdmath.algebra.rounding import Budget, block_budget, finish_budget, fold_bu
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.gradient_budget import gradient_budget
 from fdmath.attention.reference import attention_gradient
+from fdmath.verify.kernels import FLUSHED
 from tests.algebra.judgement import judge
 from tests.attention.calls import CALLS, Call, numbers, random_call
 
@@ -26,9 +27,6 @@ FLASH = {
 FAR = Call(np.full((2, 20, 16), 8.0), -8 - np.random.default_rng(56).integers(0, 8, (2, 35, 16)) / 16,
            numbers(np.random.default_rng(57), 2, 35, 16), scale=1.0)
 """Scores near −1000: a key beyond the end, read as zeros, has weight e^1000."""
-
-FLUSHED = 2.0**-126
-"""A GPU takes numbers below it for 0 on the way (subnormal ones of float32 and of bfloat16)."""
 
 
 def tensors(call, dtype, device="cpu"):
@@ -112,7 +110,8 @@ def losses_of_rounding(call, do, dlse, out):
     p = weight / np.where(total == 0, 1, total)
     dp = do @ np.swapaxes(v, -1, -2)
     slope = np.where(total == 0, 0, dlse[..., None]) - np.sum(p * dp, -1, keepdims=True)
-    p, ds = (np.where(call.visible(), out.u * x + max(out.tiny, FLUSHED), 0.0) for x in (p, p * np.abs(dp + slope)))
+    slope, tiny = np.abs(dp + slope), max(out.tiny, FLUSHED)
+    p, ds = (np.where(call.visible(), x, 0.0) for x in (out.u * p + tiny, out.u * p * slope + tiny * (1 + slope)))
     of_k, of_v = np.swapaxes(ds, -1, -2) @ np.abs(call.q), np.swapaxes(p, -1, -2) @ np.abs(do)
     scale = abs(call.factor())
     return scale * (ds @ np.abs(k)), scale * over_group(of_k, call), over_group(of_v, call)
