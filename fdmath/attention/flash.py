@@ -26,7 +26,7 @@ def flash_attention(q, k, v, *, block_m=None, block_n=None, order=None, causal=F
 
     Arguments and result as for `attention`. block_m queries and block_n keys a block (128 each by default, the last
     ones short); order: the order in which each row block takes the key blocks, a permutation of their indices. counts:
-    a `Counts` to add to. backend: "auto" (on a Hopper card the kernel for it where d allows), "numpy", "torch" or
+    a `Counts` to add to. backend: "auto" (long calls on a Hopper card: the kernel for it), "numpy", "torch" or
     "triton" (the readable kernels). Kernels choose their own blocks, take no order, counts or mask, and their gradients
     round dS to the inputs' dtype: prefer bfloat16 where float16 loses it, below 6e-5 and beyond 65504. Differentiable
     in o and lse (torch), from o and lse alone; a double backward raises.

@@ -138,11 +138,11 @@ def launch_forward(call, tile, o, lse):
 def flash_attention_by_kernel(q, k, v, causal, scale, *, fastest=False):
     """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse.
 
-    fastest: by the kernel for Hopper cards where there is one for these tensors (`flash_hopper.wanted`); the gradients
+    fastest: by the kernel for Hopper cards where there is one for these tensors and it pays (`flash_hopper.pays`); the gradients
     are those of `flash_backward` all the same, the same bits every time. What gradients in float16 cannot hold: there.
     """
     options, forward = {"causal": causal, "scale": scale}, flash_forward
-    if fastest and not INTERPRETED and backends.load(HOPPER + "wanted")(q, v):
+    if fastest and not INTERPRETED and backends.load(HOPPER + "pays")(q, k, v, causal):
         forward = backends.load(HOPPER + "flash_forward_hopper")
     return LSEState(*with_gradient("flash_attention", lambda *x: tuple(forward(*x, **options)),
                                    partial(flash_backward, **options), q, k, v))

@@ -1,4 +1,4 @@
-"""FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; `auto` takes it (`wanted`).
+"""FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; `auto` takes it where it `pays`.
 
 The kernel of `flash.py` leaves to the compiler what waits for what. Here it is written out. In a program one warp loads
 tiles of keys and values, and two groups of four compute, with 64 queries each. In a group three things overlap: while
@@ -38,6 +38,8 @@ GROUPS = gl.constexpr(2)
 REGISTERS = gl.constexpr(240)
 """Registers of a computing thread: 2·240 + 24 for the loading warps is what 3·168, the share at the start, allows."""
 LOADING_REGISTERS = gl.constexpr(24)
+SHORT = (1024, 2048)
+"""Fewer queries or keys than these, (full, causal), and the readable kernel is the faster one (H200, bfloat16)."""
 
 
 class HopperTile(NamedTuple):
@@ -285,9 +287,10 @@ def with_layout(x, rows):
     return TensorDescriptor(x, plain.shape, plain.strides, plain.block_shape, layout)
 
 
-def wanted(q, v):
-    """Whether "auto" takes this kernel: on its card, for d and dv from 65 to 128, where it is faster (H200)."""
-    return torch.version.hip is None and outside(q.dtype, q.shape[-1], v.shape[-1], capability(q), (128,)) is None
+def pays(q, k, v, causal):
+    """Whether "auto" takes this kernel: on its card, for d and dv from 65 to 128, and not for SHORT calls."""
+    short = min(q.shape[-2], k.shape[-2]) < SHORT[causal]
+    return not short and outside(q.dtype, q.shape[-1], v.shape[-1], capability(q), (128,)) is None
 
 
 def capability(q):

@@ -127,6 +127,17 @@ def test_three_stages_fit_too():
     assert sizes(compiled(128, True, True, "fp16", HopperTile(128, 3))).shared <= SHARED
 
 
+@pytest.mark.parametrize(("causal", "keys", "dim", "wanted"), [
+    (False, 1024, 128, True), (False, 1023, 128, False), (True, 2048, 65, True), (True, 2047, 128, False),
+    (False, 4096, 64, False)])
+def test_auto_takes_it_where_it_pays(causal, keys, dim, wanted, monkeypatch):
+    monkeypatch.setattr(flash_hopper, "capability", lambda q: (9, 0))
+    k = torch.empty(1, 1, keys, dim, dtype=torch.bfloat16)
+    assert flash_hopper.pays(torch.empty(1, 1, 4096, dim, dtype=torch.bfloat16), k, k, causal) is wanted
+    monkeypatch.setattr(flash_hopper, "capability", lambda q: (10, 0))
+    assert not flash_hopper.pays(k, k, k, causal)
+
+
 def test_what_it_does_not_take_is_said():
     q = torch.zeros(2, 3, 64, dtype=torch.float16)
     assert refusal(q, q, q, mask=q) == "its kernel takes no mask" and "CUDA" in refusal(q, q, q)
