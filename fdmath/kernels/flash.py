@@ -138,8 +138,8 @@ def launch_forward(call, tile, o, lse):
 def flash_attention_by_kernel(q, k, v, causal, scale, *, fastest=False):
     """The attention state (o, lse) as `flash_forward` gives it, differentiable once, in o and in lse.
 
-    fastest: by the kernel for Hopper cards where there is one for these tensors and it pays (`flash_hopper.pays`); the gradients
-    are those of `flash_backward` all the same, the same bits every time. What gradients in float16 cannot hold: there.
+    fastest: by the kernel for Hopper cards where it pays (`flash_hopper.pays`); the gradients are those of
+    `flash_backward` all the same, the same bits every time. What gradients in float16 cannot hold: there.
     """
     options, forward = {"causal": causal, "scale": scale}, flash_forward
     if fastest and not INTERPRETED and backends.load(HOPPER + "pays")(q, k, v, causal):

@@ -1,4 +1,4 @@
-"""FlashAttention-2 forward for one generation of cards, Hopper (capability 9.0), in Gluon; `auto` takes it where it `pays`.
+"""FlashAttention-2 forward for Hopper cards (compute capability 9.0), in Gluon; `auto` takes it where it `pays`.
 
 The kernel of `flash.py` leaves to the compiler what waits for what. Here it is written out. In a program one warp loads
 tiles of keys and values, and two groups of four compute, with 64 queries each. In a group three things overlap: while
