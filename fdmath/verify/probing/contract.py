@@ -1,0 +1,122 @@
+"""What a probe found: traits with their evidence, and the contract that they make."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+
+from fdmath._backends import FLOATS
+from fdmath.algebra.rounding import unit_roundoff
+
+UNKNOWN = "could not tell"
+COARSER = ("p_dtype", "stats_dtype")
+"""Formats: a declaration is contradicted only by a coarser one, since it only ever asks for room."""
+DECLARABLE = {
+    "log_base": (math.e, 2), "empty": (-math.inf, math.inf), "lse_layout": ("heads_first", "heads_last"),
+    "causal": ("bottom_right", "top_left"), "heads": ("interleaved", "tiled"), "in_place": (True, False),
+}
+"""The conventions that a Subject can declare, and the values that it has for them (scale apart)."""
+
+
+@dataclass(frozen=True)
+class Trait:
+    """One finding: its name, the value found (None: could not tell), the evidence in a sentence, what was declared.
+
+    declared is None where nothing was declared of it.
+    """
+
+    name: str
+    value: object
+    evidence: str
+    declared: object = None
+
+    @property
+    def contradicted(self):
+        """Whether the value found is not the one declared."""
+        if self.value is None or self.declared is None:
+            return False
+        if self.name == "in_place":  # a function that may write its operands need not
+            return self.value and not self.declared
+        if self.name in COARSER:
+            return unit(self.value) > unit(self.declared)
+        if isinstance(self.value, float) and math.isnan(self.value):
+            return True
+        return self.value != self.declared
+
+
+def unit(name):
+    """u of one of FLOATS, or of "tf32"."""
+    return unit_roundoff(name if name in FLOATS else "float16")  # TF32 has float16's eleven bits
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a function's outputs say about it: `traits`, in the order in which they were asked.
+
+    subject: its name. dtype: the format of the inputs that it was asked with, None where no call worked.
+    """
+
+    subject: str
+    role: str
+    dtype: str | None
+    traits: tuple
+
+    def __getitem__(self, name):
+        """The Trait of a name; KeyError where it was not asked of this role."""
+        return {t.name: t for t in self.traits}[name]
+
+    def __contains__(self, name):
+        return any(t.name == name for t in self.traits)
+
+    def declarations(self):
+        """The conventions found, as a dict for dataclasses.replace(subject, **…); nothing that widens a budget."""
+        found = {t.name: t.value for t in self.traits
+                 if t.name in DECLARABLE and any(same(t.value, allowed) for allowed in DECLARABLE[t.name])}
+        scale = next((t.value for t in self.traits if t.name == "scale"), None)
+        if scale == "1/sqrt(d)":
+            found["scale"] = None
+        elif isinstance(scale, float):
+            found["scale"] = scale
+        return found
+
+    def contradictions(self):
+        """The traits whose declared value the outputs contradict."""
+        return tuple(t for t in self.traits if t.contradicted)
+
+    def undecided(self):
+        """The traits that could not be told."""
+        return tuple(t for t in self.traits if t.value is None)
+
+    def to_json(self):
+        """The contract as a JSON text; infinities and NaN are written as texts."""
+        rows = [{**asdict(t), "value": _plain(t.value), "declared": _plain(t.declared), "contradicted": t.contradicted}
+                for t in self.traits]
+        return json.dumps({"schema": 1, "subject": self.subject, "role": self.role, "dtype": self.dtype,
+                           "traits": rows}, indent=1)
+
+    def __str__(self):
+        rows = [("", "found", "declared", "seen"), *(
+            ("✗" if t.contradicted else "?" if t.value is None else "✓", f"{t.name}: {shown(t.value)}",
+             "" if t.declared is None else shown(t.declared), t.evidence) for t in self.traits)]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        head = f"{self.subject} ({self.role}), asked in {self.dtype or 'no format: no call worked'}"
+        return "\n".join([head, *("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)])
+
+
+def same(value, other):
+    """Whether two values are equal and of one kind (True is not 1)."""
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def shown(value):
+    """A value found or declared, in words."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value == math.e:
+        return "e"
+    return f"{value:.7g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _plain(value):
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
