@@ -23,6 +23,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "doctor": Command("fdmath.doctor:main", "", "versions against the pins, which backends work here"),
     "verify": Command("fdmath.verify.command:main", "verify", "the laws of merging, for fdmath or for your function"),
+    "probe": Command("fdmath.verify.probe_command:main", "verify", "the conventions of a function, from its outputs"),
     "bench": Command("fdmath.bench.command:main", "notebooks", "timed beside peers: bench cpu, decode, attention"),
     "lab": Command("fdmath.workshop.lab:main", "notebooks", "JupyterLab on the first notebook (this machine only)"),
     "notebooks": Command("fdmath.workshop.notebooks:main", "notebooks", "execute the notebooks, store their outputs"),

@@ -10,83 +10,101 @@ from fdmath.verify.probing import bits, meaning, places, precision
 from fdmath.verify.probing.contract import Contract, Trait
 from fdmath.verify.probing.forms import forms
 from fdmath.verify.probing.opening import opened
-from fdmath.verify.subject import CALLED, SubjectError
+from fdmath.verify.subject import CALLED, ROLES, SubjectError
 
 MERGES = ("merge", "merge_many")
-STATES = (*MERGES, "block")
-ALL = (*STATES, *CALLED)
 
 QUESTIONS = {
     "scale": (meaning.scale, CALLED),
-    "normalised": (meaning.normalised, ALL),
-    "log_base": (meaning.log_base, ALL),
+    "normalised": (meaning.normalised, ROLES),
+    "log_base": (meaning.log_base, ROLES),
     "lse_layout": (places.layout, CALLED),
     "heads": (places.heads, CALLED),
     "causal": (places.causal, ("attention",)),
-    "empty": (meaning.empty, ALL),
-    "p_dtype": (precision.p_dtype, ALL),
-    "stats_dtype": (precision.stats_dtype, ALL),
+    "empty": (meaning.empty, ROLES),
+    "no keys": (meaning.no_keys, CALLED),
+    "p_dtype": (precision.p_dtype, ROLES),
+    "stats_dtype": (precision.stats_dtype, ROLES),
     "scores": (precision.scores, CALLED),
     "commutativity": (bits.commutativity, MERGES),
     "associativity": (bits.associativity, ("merge",)),
     "splits": (bits.splits, ("decode",)),
-    "batch_invariance": (bits.batch_invariance, ALL),
-    "in_place": (bits.hazards, ALL),
+    "batch_invariance": (bits.batch_invariance, ROLES),
+    "in_place": (bits.hazards, ROLES),
 }
 """The questions in their order (later ones use what earlier ones found), each with the roles that it is about."""
 
+CLAIMS = {"commutativity": "commutativity", "associativity": "bitwise associativity"}
+"""Traits that a subject declares by claiming a law."""
 
-def probe(subject, dtype=None, *, told=None, skip=(), progress=None):
+
+def probe(subject, dtype=None, *, told=None, risky=False, run=None, progress=None):
     """The Contract of a Subject, inferred from its outputs alone.
 
-    dtype: the format of the inputs (default: the first in which a call works). told: the names of the declarations that
-    count as made, such as {"log_base"} (default: all that the subject has). skip: questions not to be asked, by name, of
-    which "no keys" (a call without any key, never asked of torch, where it can kill the process, unless skip is None)
-    is one. progress: called with the name of each question before it is asked.
-    Whatever the function raises or returns, nothing is raised.
+    dtype: the format of the inputs (default: the first in which a call works). told: the names of the traits that count
+    as declared, such as {"log_base"} (default: all that the subject declares). risky: torch is also asked with no key at
+    all where nothing else shows what stands for none, which kills the process of some kernels. run(task, *args): how
+    `begin` and `answer` are called, by name and without the subject (default: here). progress: called with the name of
+    each question. Whatever the function raises or returns, nothing is raised.
     """
-    risky, skip = skip is None, skip or ()
-    caller, traits = opened(subject, dtype)
-    for name, (question, roles) in QUESTIONS.items() if caller else ():
-        if subject.role in roles and name not in skip and _applies(name, caller):
-            if progress:
-                progress(name)
-            found = _asked(name, question, caller, risky)
-            caller.facts.update({t.name: t.value for t in found})
-            traits += found
-    declared = declarations(subject, caller.dtype if caller else "float32", told)
-    return Contract(subject.name, subject.role, caller and caller.dtype,
+    run = run or (lambda task, *args: {"begin": begin, "answer": answer}[task](subject, *args))
+    try:
+        way, traits = run("begin", dtype)
+    except SubjectError as error:
+        way, traits = None, [Trait("call", None, f"it {error}")]
+    facts = {}
+    for name in asked(subject, way, risky):
+        if name == "no keys" and facts.get("empty") is not None:
+            continue
+        if progress:
+            progress(name)
+        found = _answered(run, way, facts, name)
+        facts |= {t.name: t.value for t in found}
+        traits = [t for t in traits if t.name not in facts or t.name not in {f.name for f in found}] + found
+    declared = declarations(subject, told)
+    return Contract(subject.name, subject.role, way and way.dtype,
                     tuple(Trait(t.name, t.value, t.evidence, declared.get(t.name)) for t in traits))
 
 
-def _applies(name, caller):
-    if name == "normalised":
-        return caller.subject.kind is not AccState or caller.subject.role in CALLED
-    return name != "scores" or caller.dtype == "float32"
+def asked(subject, way, risky=False):
+    """The names of the questions for a subject called in a way; none where there is no way."""
+    if way is None:
+        return []
+    out = {"normalised"} if subject.kind is AccState and subject.role not in CALLED else set()
+    out |= {"scores"} if way.dtype != "float32" else set()
+    out |= {"no keys"} if way.library != "numpy" and not risky else set()
+    return [name for name, (_, roles) in QUESTIONS.items() if subject.role in roles and name not in out]
 
 
-def _asked(name, question, caller, risky):
-    """The traits that a question found; one that could not be told where the call raised or returned no state."""
+def begin(subject, dtype=None):
+    """(Way, traits): see `opening.opened`."""
+    return opened(subject, dtype)
+
+
+def answer(subject, way, facts, name):
+    """The traits that a question found, given the facts found before (trait → value)."""
+    with backends.quiet():
+        return QUESTIONS[name][0](way.caller(subject, facts))
+
+
+def _answered(run, way, facts, name):
+    """The same; one that could not be told where the call raised, returned no state, or died."""
     try:
-        with backends.quiet():
-            return question(caller, risky) if name == "empty" else question(caller)
+        return run("answer", way, facts, name)
     except SubjectError as error:
-        return [Trait(name, None, f"it {str(error).splitlines()[0]}")]
+        return [Trait("empty" if name == "no keys" else name, None, f"it {str(error).splitlines()[0]}")]
 
 
-def declarations(subject, dtype, told=None):
+def declarations(subject, told=None):
     """What the subject declares, by trait; of those named in `told` only, where that is given."""
-    claims = {name: True for name in ("commutativity",) if name in subject.claims}
-    if "bitwise associativity" in subject.claims:
-        claims["associativity"] = True
     everything = {
-        "call": forms(subject.role, subject.kind)[0].text, "library": subject.library, "log_base": subject.log_base,
-        "empty": subject.empty, "lse_layout": subject.lse_layout, "heads": subject.heads, "causal": subject.causal,
-        "in_place": subject.in_place, "scale": "1/sqrt(d)" if subject.scale is None else subject.scale,
-        "p_dtype": subject.p_format(dtype) or backends.working(dtype), "lse": getattr(subject, "lse", True),
-        "stats_dtype": subject.stats_dtype or backends.working(dtype), "normalised": True, **claims,
+        "call": forms(subject.role, subject.kind)[0].text, "library": subject.library, "lse": subject.lse,
+        "log_base": subject.log_base, "empty": subject.empty, "lse_layout": subject.lse_layout, "heads": subject.heads,
+        "causal": subject.causal, "scale": "1/sqrt(d)" if subject.scale is None else subject.scale,
+        "in_place": subject.in_place, "p_dtype": subject.p_dtype, "stats_dtype": subject.stats_dtype,
+        **{trait: True for trait, law in CLAIMS.items() if law in subject.claims},
     }
-    return everything if told is None else {name: x for name, x in everything.items() if name in told or name in claims}
+    return {name: x for name, x in everything.items() if told is None or name in told}
 
 
-__all__ = ["QUESTIONS", "Contract", "Trait", "declarations", "probe"]
+__all__ = ["QUESTIONS", "Contract", "Trait", "answer", "asked", "begin", "declarations", "probe"]

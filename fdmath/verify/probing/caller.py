@@ -115,7 +115,7 @@ class Caller:
         if len(rest) == 1:
             return o, rest[0]
         m, l = rest
-        o = o / l if self.subject.kind is AccState else o
+        o = np.where(l == 0, o, o / l) if self.subject.kind is AccState else o
         return o, lambda base: m + np.log(l) / math.log(base)
 
     def weigh_alone(self, scores, v):

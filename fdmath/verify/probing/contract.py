@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from dataclasses import asdict, dataclass
 
 from fdmath._backends import FLOATS
@@ -41,6 +42,11 @@ class Trait:
         if isinstance(self.value, float) and math.isnan(self.value):
             return True
         return self.value != self.declared
+
+    @property
+    def mark(self):
+        """✗ for what is contradicted, ? for what could not be told, ✓ for a declaration that fits, · for a finding."""
+        return "✗" if self.contradicted else "?" if self.value is None else "·" if self.declared is None else "✓"
 
 
 def unit(name):
@@ -94,12 +100,14 @@ class Contract:
                            "traits": rows}, indent=1)
 
     def __str__(self):
-        rows = [("", "found", "declared", "seen"), *(
-            ("✗" if t.contradicted else "?" if t.value is None else "✓", f"{t.name}: {shown(t.value)}",
-             "" if t.declared is None else shown(t.declared), t.evidence) for t in self.traits)]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        head = f"{self.subject} ({self.role}), asked in {self.dtype or 'no format: no call worked'}"
-        return "\n".join([head, *("  ".join([*map(str.ljust, row[:3], widths), row[3]]).rstrip() for row in rows)])
+        names, values = ([f(t) for t in self.traits] for f in (lambda t: t.name, lambda t: shown(t.value)))
+        wide, wider = (max(map(len, column), default=0) for column in (names, values))
+        lines = [f"{self.subject}, {self.role}, asked in {self.dtype or 'no format'}"]
+        for t, name, value in zip(self.traits, names, values, strict=True):
+            declared = "" if t.declared is None else f"declared {shown(t.declared)}"
+            lines.append(f"{t.mark} {name:<{wide}}  {value:<{wider}}  {declared}".rstrip())
+            lines += textwrap.wrap(t.evidence, 112, initial_indent="      ", subsequent_indent="      ")
+        return "\n".join(lines)
 
 
 def same(value, other):

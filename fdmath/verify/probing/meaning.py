@@ -10,6 +10,8 @@ from fdmath.verify.subject import SubjectError
 
 BASES = {"e": math.e, "2": 2}
 EQUAL = 7
+PART = 1 / 8
+"""How near to what one base gives, where the other gives 1: merged weights are 0.08 apart, and bfloat16 has 2⁻⁹ of 1."""
 
 
 # -- scale ----------------------------------------------------------------------------------------------
@@ -93,7 +95,8 @@ def log_base(caller):
     """The base of lse (in merges that of the weights too), at two levels."""
     items = 2 if caller.subject.role == "merge" else EQUAL
     rows = np.array([np.zeros(items), np.full(items, 3.0)])
-    rows[1, 0] = 5.0 if caller.merges else 3.0
+    if caller.merges:  # weights tell the base in lse only where they are of one size
+        rows[1, :2] = 0.5, -1.5
     values = np.zeros_like(rows)
     values[:, 0] = 1
     o, lse = caller.weigh(rows, values)
@@ -123,10 +126,10 @@ def _explains(base, scores, o, seen, merges):
     """Whether a base explains lse, and o where weights are in that base too: nearer than a part of their distance."""
     other = 2 if base == math.e else math.e
     right, wrong = _right(base, scores, merges), _right(other, scores, merges)
-    if not distance(seen(base), right) <= ROOM * distance(right, wrong):
+    if not distance(seen(base), right) <= PART * distance(right, wrong):
         return False
     weights = [_weights(b, scores)[:, 0] for b in (base, other)]
-    return o is None or distance(o, weights[0]) <= ROOM * distance(*weights)
+    return o is None or distance(o, weights[0]) <= PART * distance(*weights)
 
 
 def _words(base, scores, merges):
@@ -151,31 +154,29 @@ def _as_if(value, scores, seen):
 # -- no keys --------------------------------------------------------------------------------------------
 
 
-def empty(caller, risky=False):
-    """What stands for no keys in lse and in o, by whatever way leads to a row that sees nothing.
-
-    risky: also by a call without a single key, which kills some libraries' process.
-    """
+def empty(caller):
+    """What stands for no keys in lse and in o, by whatever way leads to a row that sees nothing beside others."""
     if caller.merges:
         return _empty_of_merges(caller)
     ways = {"block": [_hidden_block], "decode": [_length_none], "attention": [_causal_none, _masked_none],
             "partial": [_masked_none]}[caller.subject.role]
-    if risky or caller.subject.library == "numpy":
-        ways = [*ways, _no_keys]
     tried = []
     for way in ways:
         try:
-            how, o, lse = way(caller)
+            how, *state = way(caller)
         except SubjectError as error:
-            tried.append(str(error).splitlines()[0])
-            continue
-        if how is None:
-            tried.append(o)
-            continue
-        return _empty_traits(how, o, lse)
-    if not risky and caller.subject.library != "numpy" and caller.subject.role != "decode":
-        tried.append("a call without keys, which kills some processes, is left to `fdmath probe`")
+            how, state = None, [str(error).splitlines()[0]]
+        if how is not None:
+            return _empty_traits(how, *state)
+        tried.append(state[0])
     return [Trait("empty", None, f"no row that sees no key could be made: {'; '.join(tried)}")]
+
+
+def no_keys(caller):
+    """The same by a call without a single key."""
+    q, k = np.zeros((3, 2, 1, D)), np.zeros((3, 2, 0, D))
+    o, lse = caller.attend(q, k, k)
+    return _empty_traits("a call without a key", o[0, 0, 0], None if lse is None else lse[0, 0, 0])
 
 
 def _empty_traits(how, o, lse):
@@ -220,14 +221,6 @@ def _masked_none(caller):
         if lse is not None and len(np.unique(lse)) > 1 or not np.all(o == 5):
             return f"a row hidden by {name} (all values 5)", o[0, 0, 1], None if lse is None else lse[0, 0, 1]
     return None, "it takes no mask by the name attn_mask or mask", None
-
-
-def _no_keys(caller):
-    q, k = np.zeros((1, 2, 3, D)), np.zeros((1, 2, 0, D))
-    if caller.subject.role == "block":
-        return None, "blocks have scores", None
-    o, lse = caller.attend(q[:, :, :1], k, k)
-    return "a call without a key", o[0, 0, 0], None if lse is None else lse[0, 0, 0]
 
 
 def _empty_of_merges(caller):

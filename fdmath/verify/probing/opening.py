@@ -1,6 +1,6 @@
 """The first question: by which call, in which library and format, does the function return a state at all?"""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -12,34 +12,49 @@ from fdmath.verify.probing.forms import forms
 from fdmath.verify.subject import CALLED, SubjectError
 
 
-def opened(subject, dtype=None):
-    """(Caller or None, traits "call", "library" and "lse"): the first way of calling that says most.
+@dataclass(frozen=True)
+class Way:
+    """A way of calling a subject: the text of a Form of its role, a library, a format, operands that it may write."""
 
-    Ways are tried in this order: formats (the one asked for, or the subject's, then the others), libraries (the one
-    declared first), operands read-only, then writable, signatures (the role's first). One that returns an lse, and
-    heeds the operands besides q, k, v, ends the search.
+    form: str
+    library: str
+    dtype: str
+    in_place: bool
+
+    def caller(self, subject, facts=()):
+        """The Caller that puts questions in this way."""
+        form, = (f for f in forms(subject.role, subject.kind) if f.text == self.form)
+        device = subject.device if self.library == subject.library else "cpu"
+        asked = replace(subject, library=self.library, device=device, in_place=self.in_place, fn=form.wrap(subject.fn))
+        return Caller(asked, self.dtype, dict(facts))
+
+
+def opened(subject, dtype=None):
+    """(Way or None, traits "call", "library" and "lse"): the first way of calling that says most.
+
+    Formats are tried in turn (the one asked for, or the subject's and then the others), in each the library declared
+    and the other, in each operands to read, then to write, in each the signatures, the role's first. One that returns
+    an lse, and heeds what it is given besides q, k, v, ends the search.
     """
     best, first_error = None, ""
-    for caller, form in _ways(subject, dtype):
+    for way in _ways(subject, dtype):
         try:
-            rank, found = _tried(caller)
+            rank, found = _tried(way.caller(subject))
         except SubjectError as error:
             first_error = first_error or str(error).splitlines()[0]
             continue
         if best is None or rank > best[0]:
-            best = rank, caller, form, found
-        if rank == (True, True) or (rank[0] and form is forms(subject.role, subject.kind)[-1]):
+            best = rank, way, found
+        if all(rank):
             break
     if best is None:
-        return None, [Trait("call", None, f"no signature tried returns a state; the role's own {first_error}")]
-    rank, caller, form, (o, lse) = best
-    shapes = f"o of shape {o.shape}, " + ("no lse" if lse is None else f"lse {_shape(lse)}")
-    heeds = "" if rank[1] else ", but causal, or seq_lens, changes nothing"
-    return caller, [
-        Trait("call", form.text, f"{form.text} in {caller.dtype} returns {shapes}{heeds}"),
-        Trait("library", caller.subject.library, f"it takes {_arrays(caller.subject.library)}"),
-        Trait("lse", lse is not None, f"it returns {shapes}"),
-    ]
+        return None, [Trait("call", None, f"no signature tried returns a state; called as its role is, it {first_error}")]
+    rank, way, (o, lse) = best
+    shapes = f"o of shape {o.shape} and " + ("no lse" if lse is None else _shape(lse))
+    heeds = "" if rank[1] else f", but {'causal' if subject.role == 'attention' else 'seq_lens'} changes nothing"
+    return way, [Trait("call", way.form, f"{way.form} in {way.dtype} returns {shapes}{heeds}"),
+                 Trait("library", way.library, f"so called it takes {_arrays(way.library)}"),
+                 Trait("lse", lse is not None, f"it returns {shapes}")]
 
 
 def _arrays(library):
@@ -47,19 +62,17 @@ def _arrays(library):
 
 
 def _shape(lse):
-    return "as m and l" if callable(lse) else f"of shape {lse.shape}"
+    return "m and l" if callable(lse) else f"lse of shape {lse.shape}"
 
 
 def _ways(subject, dtype):
-    """(Caller, Form) in the order in which they are tried."""
+    """The Ways in the order in which they are tried."""
     dtypes = [dtype] if dtype else list(dict.fromkeys((*subject.dtypes, "float32", "float16", "bfloat16", "float64")))
     others = [x for x in ("numpy", "torch") if x != subject.library and (x == "numpy" or find_spec("torch"))]
-    for name in dtypes:
-        for library in (subject.library, *others):
-            for in_place in (True,) if subject.in_place else (False, True):
-                for form in forms(subject.role, subject.kind):
-                    asked = replace(subject, library=library, in_place=in_place, fn=form.wrap(subject.fn))
-                    yield Caller(asked, name), form
+    return [Way(form.text, library, name, in_place)
+            for name in dtypes for library in (subject.library, *others)
+            for in_place in ((True,) if subject.in_place else (False, True))
+            for form in forms(subject.role, subject.kind)]
 
 
 def _tried(caller):
@@ -72,8 +85,8 @@ def _tried(caller):
     q, k = np.zeros((3, 2, queries, D)), np.zeros((3, 2, 4, D))
     v = np.broadcast_to(np.arange(4.0)[:, None], k.shape)
     o, lse = caller.attend(q, k, v, plain=True)
+    if role == "partial":
+        return (lse is not None, True), (o, lse)
     with backends.quiet():
-        if role == "partial":
-            return (lse is not None, True), (o, lse)
         other, _ = caller.attend(q, k, v, causal=True, lens=[2, 4, 4], plain=True)
         return (lse is not None, bool(np.any(other != o))), (o, lse)

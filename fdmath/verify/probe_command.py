@@ -1,0 +1,90 @@
+"""`fdmath probe`: what a function's outputs say about its conventions, precision and habits."""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from fdmath.verify.apart import CONVENTIONS
+from fdmath.verify.command import add_declarations, declared_subject
+from fdmath.verify.probe import probe
+from fdmath.verify.subject import SubjectError
+from fdmath.verify.worker import Here, Trouble, Worker
+
+OPTIONS = (*CONVENTIONS, "library", "p_dtype", "stats_dtype", "claims")
+"""The traits, and claims of them, that an option declares."""
+
+SECONDS = 60.0
+"""How long a question may take."""
+
+
+def parser():
+    """The argument parser of `fdmath probe`."""
+    p = argparse.ArgumentParser(
+        prog="fdmath probe", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Infer from its outputs alone what conventions a function follows, how precise it is and what it\n"
+                    "overwrites. What is declared is held against what is found.",
+        epilog="exit code: 0 nothing contradicts a declaration, 1 something does, 2 no call returned a state")
+    p.add_argument("target", help="package.module:function, importable from here")
+    add_declarations(p)
+    p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
+    p.add_argument("--limit", type=float, metavar="SECONDS", default=SECONDS,
+                   help=f"the time for a question (default: {SECONDS:g})")
+    p.add_argument("--in-process", action="store_true", help="ask in this process, for a debugger; no limit")
+    p.add_argument("--json", metavar="FILE", help="write the contract as JSON too")
+    return p
+
+
+def main(argv=None):
+    """The exit code of `fdmath probe`: 0 as declared, 1 a declaration is contradicted, 2 no call returned a state."""
+    words = sys.argv[2:] if argv is None else list(argv)
+    args = parser().parse_args(words)
+    try:
+        contract = probed(args, told(words))
+    except (Trouble, ValueError) as error:
+        print(f"could not run: {error}", file=sys.stderr)
+        return 2
+    print(contract)
+    print(f"\n{_said(contract)}")
+    if args.json:
+        try:
+            Path(args.json).write_text(contract.to_json(), encoding="utf-8")
+        except OSError as error:
+            print(f"could not write the contract: {error}", file=sys.stderr)
+            return 2
+    return 2 if contract.dtype is None else 1 if contract.contradictions() else 0
+
+
+def told(words):
+    """The names of the traits that a command line declares."""
+    given = {word.partition("=")[0] for word in words}
+    names = {name for name in OPTIONS if f"--{name.replace('_', '-')}" in given}
+    return names | {"commutativity", "associativity"} if "claims" in names else names
+
+
+def probed(args, names):
+    """The Contract of the target, each question asked in a process of its own that may hang or die; raises Trouble."""
+    guard = Here if args.in_process else Worker
+    with guard(partial(declared_subject, args), args.limit) as worker:
+        def run(task, *rest):
+            try:
+                return worker.run(f"fdmath.verify.probe:{task}", *rest)
+            except Trouble as error:
+                raise SubjectError(str(error)) from error
+
+        subject = worker.run("fdmath.verify.apart:seen")
+        asked_in = args.dtypes.split(",")[0] if "," not in args.dtypes else None
+        return probe(subject, asked_in, told=names, risky=not args.in_process, run=run)
+
+
+def _said(contract):
+    """The last line: how many traits were told, not told, and contradict what was declared."""
+    wrong = [t.name for t in contract.contradictions()]
+    unknown = [t.name for t in contract.undecided()]
+    parts = [f"{len(contract.traits) - len(unknown)} traits told",
+             f"{len(unknown)} could not be told" + (f" ({', '.join(unknown)})" if unknown else ""),
+             f"{len(wrong)} contradict a declaration" + (f" ({', '.join(wrong)})" if wrong else "")]
+    return "; ".join(parts)
+
+
+__all__ = ["main", "parser", "probed", "told"]
