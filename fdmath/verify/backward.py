@@ -18,7 +18,7 @@ from fdmath.attention.gradient_budget import gradient_budget, in_range
 from fdmath.attention.reference import attention_gradient
 from fdmath.attention.softmax import partial_state
 from fdmath.verify.cases import CallCase
-from fdmath.verify.reference import HOLDS, Certified, Finding, equal
+from fdmath.verify.reference import HOLDS, Certified, Finding, Miss, equal
 from fdmath.verify.subject import SubjectError
 
 try:
@@ -33,8 +33,11 @@ NAMES = ("dq", "dk", "dv")
 
 
 def bounded(subject):
-    """Whether the subject declares a backward pass, and nothing that its bound does not know (coarse statistics)."""
-    return subject.backward is not None and subject.stats_dtype is None
+    """Whether the subject declares a backward pass of (o, lse), and nothing that its bound does not know.
+
+    Coarse statistics are not known to it.
+    """
+    return subject.backward is not None and subject.lse and subject.stats_dtype is None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +164,7 @@ class BackwardCase:
         right = Certified.of(lambda: certified_gradient(*self.inputs, **self.options).enclosure)
         found = right.judge(LSEState(line(got), none), Budget(line(self.bounds), none))
         named = compare(got, self.right, self.bounds)
-        return replace(found, bitwise=False, detail=f"certified: {named.detail}")
+        return replace(found, bitwise=False, detail=f"certified: {named.detail}", miss=named.miss)
 
     def _inside(self, gradients):
         """The gradients with the heads of dq in the house's order."""
@@ -224,10 +227,9 @@ def _entries(name, got, want, bound):
         error = np.where(got == want, 0.0, np.abs(got - want))
         ratio = np.where(error == 0, 0.0, np.where(np.isnan(error), np.inf, error / bound))
     at = np.unravel_index(np.argmax(ratio), ratio.shape)
-    detail = (f"{name}{[int(i) for i in at]}: got {float(got[at])!r}, expected {float(want[at])!r}, "
-              f"error {float(error[at]):.3g}, budget {float(bound[at]):.3g}")
+    miss = Miss.at(name, at, got, want, np.zeros(()), error, bound)
     verdict = "pass" if np.all(error <= bound) else "fail"
-    return Finding(float(ratio[at]), equal(got, want), verdict, detail)
+    return Finding(float(ratio[at]), equal(got, want), verdict, str(miss), miss=miss)
 
 
 def _lost_by_rounding(do, dlse, q, k, v, coarse, *, scale, mask):

@@ -7,7 +7,9 @@ Every law is written once, against this interface:
     budget(subject, …)      the bound on the subject's error
     shifted(c)              the case with c added to every score (or level), and what rounding that cost
     doubled(), reordered(), with_values(fn)
-    levels(), count()       the scores (or levels) that a row sees, and how many
+    values(), levels()      what a row sees of v, and whether it sees it; the scores (or levels) that it sees
+    among(*mates)           the case between others in one batch, and the places of its own rows (sequences)
+    emptied(subject)        a case of the same shape in which some rows see nothing and others something
 
 Blocks and calls besides:
 
@@ -24,7 +26,7 @@ from fdmath.algebra import rounding
 from fdmath.algebra.merge import flat
 from fdmath.algebra.order import sequential
 from fdmath.algebra.rounding import Budget
-from fdmath.algebra.state import LSEState, is_empty
+from fdmath.algebra.state import LSEState, identity, is_empty
 from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
@@ -58,8 +60,9 @@ class StateCase:
             if {"T1", "T3"} & set(subject.claims):
                 order = flat if subject.role == "merge_many" else _two_by_two
             bound = rounding.fold_budget(parts, order, fmt, errors)
-            return bound if subject.kind is LSEState else _seen_as_pair(bound, self.levels(), self.values()[0])
-        return rounding.chain_budget(parts, fmt, errors)
+            return _said(subject, bound if subject.kind is LSEState else
+                         _seen_as_pair(bound, self.levels(), self.values()[0]))
+        return _said(subject, rounding.chain_budget(parts, fmt, errors))
 
     @property
     def dtype(self):
@@ -98,6 +101,21 @@ class StateCase:
     def levels(self):
         return np.stack([rounding.in_float64(p).to(LSEState).lse for p in self.parts], axis=-1)
 
+    def among(self, *mates):
+        line = (*mates[:1], self, *mates[1:])
+        parts = (type(p[0])(*(np.concatenate(x) for x in zip(*p, strict=True)))
+                 for p in zip(*(case.parts for case in line), strict=True))
+        return StateCase(tuple(parts)), _own([len(case.parts[0].payload) for case in line])
+
+    def emptied(self, subject):
+        nothing = StateCase(tuple(identity(p.payload.shape[:-1], p.payload.shape[-1], type(p), p.payload)
+                                  for p in self.parts)).with_nan()
+        return self.among(nothing, nothing)[0]
+
+    def with_nan(self):
+        """The case with NaN for the o (or acc) of every part: lawful where all are empty."""
+        return StateCase(tuple(replace(p, **{p.payload_name: np.full_like(p.payload, np.nan)}) for p in self.parts))
+
     def __str__(self):
         return "\n".join(f"part {i + 1}: {literal(p)}" for i, p in enumerate(self.parts))
 
@@ -127,7 +145,7 @@ class BlockCase:
         bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_format(self.dtype))
         if not {"T1", "T3"} & set(subject.claims):
             bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
-        return bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0])
+        return _said(subject, bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0]))
 
     def _size(self):
         """The largest |v| of each column that some row may see, (1, dv)."""
@@ -172,6 +190,14 @@ class BlockCase:
     def split(self, at):
         """The block of the first `at` keys and the block of the rest."""
         return (BlockCase(self.scores[:, :at], self.v[:at]), BlockCase(self.scores[:, at:], self.v[at:]))
+
+    def among(self, *mates):
+        line = (*mates[:1], self, *mates[1:])
+        return replace(self, scores=np.concatenate([c.scores for c in line])), _own([len(c.scores) for c in line])
+
+    def emptied(self, subject):
+        nothing = replace(self, scores=np.full_like(self.scores, -np.inf))
+        return self.among(nothing, nothing)[0]
 
     def __str__(self):
         return f"scores = {literal(self.scores)}\nv = {literal(self.v)}"
@@ -257,7 +283,7 @@ class CallCase:
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)
             block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
-        return block
+        return _said(subject, block)
 
     def _split(self, subject, fmt, scores, v, lost, block):
         """The budget with the merge of the parts: T3 over the parts claimed, else T4 on top of the block's."""
@@ -302,6 +328,34 @@ class CallCase:
         k[..., -1] = c
         return replace(self, k=k), None
 
+    def among(self, *mates):
+        line = (*mates[:1], self, *mates[1:])
+        q, k, v = (np.concatenate([getattr(c, name) for c in line]) for name in ("q", "k", "v"))
+        lens = None if self.seq_lens is None else np.concatenate([c.seq_lens for c in line])
+        return replace(self, q=q, k=k, v=v, seq_lens=lens), _own([len(c.q) for c in line])
+
+    def emptied(self, subject):
+        """Sequences without a key between others, in decode; else more queries than keys under the causal mask."""
+        if self.seq_lens is not None:
+            nothing = replace(self, seq_lens=np.zeros_like(self.seq_lens))
+            return self.among(nothing, nothing)[0]
+        rows = self.q.shape[-2]
+        return replace(self, causal=True, q=np.concatenate([self.q] * 2, axis=-2), k=self.k[..., :rows, :],
+                       v=self.v[..., :rows, :])
+
+    def split(self, at):
+        """The calls on the first `at` keys and on the rest: under a causal mask the first are seen by all rows.
+
+        The mask is aligned bottom-right; an earlier cut is taken where it leaves some row less than `at` keys.
+        """
+        if self.causal:
+            at = max(0, min(at, self.k.shape[-2] - self.q.shape[-2] + 1))
+        keep = lambda a, b, name: getattr(self, name)[..., a:b, :]  # noqa: E731
+        lens = (None, None) if self.seq_lens is None else (
+            np.minimum(self.seq_lens, at), np.maximum(self.seq_lens - at, 0))
+        return tuple(replace(self, k=keep(a, b, "k"), v=keep(a, b, "v"), seq_lens=n, causal=masked)
+                     for a, b, n, masked in ((0, at, lens[0], False), (at, None, lens[1], self.causal)))
+
     def doubled(self):
         """Every key twice: only where all keys are in use."""
         return replace(self, k=np.concatenate([self.k] * 2, axis=-2), v=np.concatenate([self.v] * 2, axis=-2),
@@ -334,6 +388,16 @@ class CallCase:
         if self.seq_lens is not None:
             lines += [f"seq_lens = {literal(self.seq_lens)}", f"num_splits = {self.num_splits}"]
         return "\n".join(lines + ([f"causal = {self.causal}"] if self.causal else []))
+
+
+def _said(subject, budget):
+    """The Budget of what the subject says: an infinite one for the lse that it does not return."""
+    return budget if subject.lse else Budget(budget.o, np.full(budget.lse.shape, np.inf))
+
+
+def _own(counts):
+    """The slice of the second of several runs of rows, of which there are so many each."""
+    return slice(counts[0], counts[0] + counts[1])
 
 
 def _two_by_two(merge, states):

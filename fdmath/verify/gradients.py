@@ -22,7 +22,7 @@ from fdmath.verify.subject import SubjectError
 def available(subject):
     """Whether the subject can be differentiated here, in float64 throughout, and the derivative certified."""
     by_hand = subject.backward is not None and subject.role != "block" and subject.kind is LSEState
-    ways = by_hand or (subject.library == "torch" and not subject.in_place)
+    ways = subject.lse and (by_hand or (subject.library == "torch" and not subject.in_place))
     return ways and reference.oracle is not None and "float64" in subject.dtypes and not subject.p_format("float64")
 
 
@@ -54,7 +54,7 @@ def _merge_gradient(subject, os, lses, go, gl):
     if subject.backward is not None and subject.kind is LSEState:
         return _by_the_chain_rule(subject, [LSEState(*x) for x in zip(os, lses, strict=True)], go, gl)
     torch = backends.load("importlib:import_module")("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (os, lses)]
+    leaves = _leaves(subject, os, lses)
 
     def states():
         for o, lse in zip(*leaves, strict=True):
@@ -101,7 +101,7 @@ def _of_block(subject, case):
     unseen = np.isneginf(scores)
     ds = np.where(unseen, 0.0, ds)
     torch = backends.load("importlib:import_module")("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (scores, v)]
+    leaves = _leaves(subject, scores, v)
     grads = _autograd(torch, subject, subject.call(*leaves), leaves, go, gl)
     if np.any(grads[0][unseen] != 0):
         return Finding(np.inf, False, "fail", "the gradient towards a key that is not visible is not 0")
@@ -130,12 +130,17 @@ def _call_gradient(subject, case, go, gl):
     if subject.library != "torch":
         return BackwardCase(case, subject, go, gl).run()
     torch = backends.load("importlib:import_module")("torch")
-    leaves = [torch.tensor(x, requires_grad=True) for x in (case.q, case.k, case.v)]
+    leaves = _leaves(subject, case.q, case.k, case.v)
     _, _, _, *rest = case.arguments(subject)
     result = subject.call(*leaves, *rest)
     if subject.backward is not None and not any(getattr(x, "requires_grad", False) for x in result):
         return BackwardCase(case, subject, go, gl).run()
     return _autograd(torch, subject, result, leaves, go, gl)
+
+
+def _leaves(subject, *arrays):
+    """The arrays as tensors of the subject's that torch follows."""
+    return [subject.send(x).requires_grad_() for x in arrays]
 
 
 def _autograd(torch, subject, result, leaves, go, gl):
@@ -152,7 +157,7 @@ def _autograd(torch, subject, result, leaves, go, gl):
         lse = lse.mT if subject.lse_layout == "heads_last" and lse.ndim > 2 else lse
         lse = lse * math.log(2) if subject.log_base == 2 else lse
         seen = torch.where(torch.isinf(lse), 0.0, lse)
-        total = (torch.tensor(go) * o).sum() + (torch.tensor(gl) * seen).sum()
+        total = (subject.send(go) * o).sum() + (subject.send(gl) * seen).sum()
         grads = torch.autograd.grad(total, leaves, allow_unused=True)
     except (RuntimeError, ValueError, TypeError) as error:
         raise SubjectError(f"could not be differentiated: {error}") from error

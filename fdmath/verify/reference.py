@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,11 +26,34 @@ except ImportError:  # python-flint is an extra
     oracle = None
 
 
+class Miss(NamedTuple):
+    """The entry at which a Finding is worst: where ("o[0, 1]"), what came, the right value to ± radius, error, budget."""
+
+    where: str
+    got: float
+    right: float
+    radius: float
+    error: float
+    budget: float
+
+    def __str__(self):
+        return (f"{self.where}: got {self.got!r}, expected {self.right!r}, "
+                f"error {self.error:.3g}, budget {self.budget:.3g}")
+
+    @classmethod
+    def at(cls, name, index, *arrays):
+        """The Miss of the entry `index` of arrays (got, right, radius, error, budget), each broadcast to the first."""
+        place = [int(i) for i in index]
+        shape = arrays[0].shape
+        return cls(name + (str(place) if place else ""), *(float(np.broadcast_to(x, shape)[index]) for x in arrays))
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a law found on one case: the worst error / budget, whether it held bit for bit, and where it was worst.
 
-    shown: the inputs that the subject was given, where they are not those of the case itself.
+    miss: the numbers behind `detail`, where it is about one entry. shown: the inputs that the subject was given,
+    where they are not those of the case itself.
     """
 
     ratio: float
@@ -37,6 +61,7 @@ class Finding:
     verdict: str = "pass"
     detail: str = ""
     shown: object = None
+    miss: Miss | None = None
 
     def __and__(self, other):
         """The worse of two findings."""
@@ -87,14 +112,15 @@ class Certified:
         """The Finding of a state (any spelling) against the exact values, compared inside the balls."""
         pair = as_pair(state)
         into = (lambda x: x) if self.heads is None else (lambda x: x[:, self.heads])
-        o, lse = into(pair.o), into(pair.lse)
         bound = (into(budget.o), into(budget.lse))
+        o, lse = into(pair.o), _asked(into(pair.lse), self.enclosure.lse_mid, bound[1])
         errors = self.enclosure.errors((o, lse))
         verdict = self.enclosure.verdict((o, lse), tuple(np.where(np.isfinite(b), b, np.inf) for b in bound))
         if verdict == "undecided" and self.enclosure.precision < UNDECIDED_BITS:
             with oracle.sharper(UNDECIDED_BITS):
                 return Certified(self.again(), self.again, self.heads).judge(state, budget)
-        return _finding(errors, bound, (self.enclosure.o_mid, self.enclosure.lse_mid), (o, lse), verdict)
+        right = self.enclosure
+        return _finding(errors, bound, (right.o_mid, right.lse_mid), (o, lse), verdict, radii=(right.o_rad, right.lse_rad))
 
     def _out(self, x):
         return x if self.heads is None else x[:, np.argsort(self.heads)]
@@ -113,23 +139,32 @@ class Approximate:
                            Budget(self.radius.o[:, heads], self.radius.lse[:, heads]))
 
     def judge(self, state, budget):
+        """The Finding of a state against the float64 values, their radius given to both sides."""
         pair = as_pair(state)
+        pair = LSEState(pair.o, _asked(pair.lse, self.lse, budget.lse))
         errors = gaps(pair, LSEState(self.o, self.lse))
         upper = tuple(e + r for e, r in zip(errors, self.radius, strict=True))
         certain = all(np.all(e - r <= b) for e, r, b in zip(errors, self.radius, budget, strict=True))
         passed = all(np.all(e <= b) for e, b in zip(upper, budget, strict=True))
         verdict = "pass" if passed else ("undecided" if certain else "fail")
-        return _finding(errors, tuple(budget), (self.o, self.lse), (pair.o, pair.lse), verdict)
+        return _finding(errors, tuple(budget), (self.o, self.lse), (pair.o, pair.lse), verdict, radii=tuple(self.radius))
 
 
 def same(got, want, budget):
     """The Finding of two computed states that should be equal within a budget; a raw NaN equals a raw NaN."""
+    if isinstance(got, LSEState):
+        got = LSEState(got.o, _asked(got.lse, want.lse, tuple(budget)[1]))
     errors = gaps(as_pair(got), as_pair(want))
     bitwise = type(got) is type(want) and all(equal(x, y) for x, y in zip(got, want, strict=True))
     bound = tuple(np.broadcast_to(b, e.shape) for b, e in zip(budget, errors, strict=True))
     passed = all(np.all(e <= b) for e, b in zip(errors, bound, strict=True))
     pair, right = as_pair(got), as_pair(want)
     return _finding(errors, bound, (right.o, right.lse), (pair.o, pair.lse), "pass" if passed else "fail", bitwise)
+
+
+def _asked(lse, right, bound):
+    """lse as it is judged: what is right where the bound is infinite throughout, for nothing is asked of it then."""
+    return right if np.all(np.isposinf(bound)) else lse
 
 
 def exactly(got, want):
@@ -182,18 +217,17 @@ def gaps(got, want):
     return gap(got.o, want.o), gap(got.lse, want.lse)
 
 
-def _finding(errors, budgets, right, got, verdict, bitwise=False):
+def _finding(errors, budgets, right, got, verdict, bitwise=False, radii=(0.0, 0.0)):
+    """The Finding of errors (o, lse) within budgets, each a pair of arrays; right ± radii is what should have come."""
     ratios = [_ratio(e, b) for e, b in zip(errors, budgets, strict=True)]
     worst = [float(np.max(r, initial=0.0)) for r in ratios]
     which = 0 if worst[0] >= worst[1] else 1
     if not ratios[which].size:
         return Finding(0.0, bitwise, verdict)
     at = np.unravel_index(np.argmax(ratios[which]), ratios[which].shape)
-    name = ("o", "lse")[which] + (str([int(i) for i in at]) if at else "")
-    budget = np.broadcast_to(budgets[which], ratios[which].shape)
-    detail = (f"{name}: got {float(got[which][at])!r}, expected {float(right[which][at])!r}, "
-              f"error {float(errors[which][at]):.3g}, budget {float(budget[at]):.3g}")
-    return Finding(worst[which], bitwise, verdict, detail)
+    columns = (got[which], right[which], radii[which], errors[which], budgets[which])
+    miss = Miss.at(("o", "lse")[which], at, *(np.asarray(x) for x in columns))
+    return Finding(worst[which], bitwise, verdict, str(miss), miss=miss)
 
 
 def _ratio(error, budget):

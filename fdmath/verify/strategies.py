@@ -4,12 +4,16 @@ Random data hides most faults (claims.md section 3, faults.md section 2), so a l
 offset, both drawn from lists of the numbers at which real kernels broke, or a small float.
 """
 
+import importlib.util
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
 from fdmath.algebra.state import LSEState, MLOState
 from fdmath.verify.cases import BlockCase, CallCase, StateCase
+from fdmath.verify.subject import SubjectError
 
 BASES = [0.0, 1.0, -200.0, -1e10, 89.0, 100.0, 710.0, -2e4, 2e4, 6e4, -6e4, 1e6, -1e7]
 
@@ -37,6 +41,10 @@ SHARING = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 2, 2), (2, 2, 1), (2,
 """(sequences, KV heads, query heads a KV head) of a call, simplest first: each is 3 at times, beside 1 and 2."""
 SHARING_LARGE = [(3, 1, 3), (1, 3, 1), (1, 1, 1), (1, 1, 4), (1, 2, 3), (1, 3, 4)]
 """The same of large calls: Hypothesis draws the first of every list at once, so that three of each are always asked."""
+LARGE = ((16, 64), (64, 64), (80, 5), (64, 1))
+"""(d, dv) of large calls."""
+LARGE_ROWS = (16, 1, 3)
+"""Queries of large calls: as many as tiles have, more than the fewest keys; few enough for a kernel that decodes."""
 
 
 def _pick(draw, table, shape):
@@ -110,19 +118,23 @@ def blocks(draw, subject, keys=(0, 6), empties=True, small=False, large=False):
 
 
 @st.composite
-def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False):
+def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sharing=None, dims=None):
     """CallCases of the subject's role: grouped heads, Nq ≠ Nkv, ragged lengths (0 among them), odd splits.
 
-    k carries levels as scores do; the last coordinate of q is 1 and of k 0.
+    k carries levels as scores do; the last coordinate of q is 1 and of k 0. sharing: (sequences, KV heads, query heads
+    a KV head) to draw from; dims: pairs (d, dv) to draw from, for one query, the last of them in large calls.
     """
     dtype = _numpy_dtype(draw(st.sampled_from(subject.dtypes)))
     decode, masked = subject.role == "decode", subject.role == "attention"
-    batch, kv, group = draw(st.sampled_from(SHARING_LARGE if large else SHARING))
+    dims = dims[-1:] if dims and large else dims
+    large = large and dims is None
+    batch, kv, group = draw(st.sampled_from(sharing or (SHARING_LARGE if large else SHARING)))
     n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
-    rows = 1 if decode else draw(st.integers(1, 3))
+    rows = 1 if decode or dims else draw(st.integers(1, 3))
     if large:
-        rows = 1 if decode else draw(st.sampled_from([1, 3]))
-        n, d, dv = draw(st.sampled_from([33, 130])), draw(st.sampled_from([16, 64, 80])), draw(st.sampled_from([64, 5]))
+        rows, n = 1 if decode else draw(st.sampled_from(LARGE_ROWS)), draw(st.sampled_from([33, 130, 9]))
+        d, dv = draw(st.sampled_from(LARGE))
+    d, dv = draw(st.sampled_from(dims)) if dims else (min(x, subject.largest_dim) for x in (d, dv))
     q = _array(draw, (batch, kv * group, rows, d), QUERIES, dtype)
     k = _array(draw, (batch, kv, n, d), OFFSETS, dtype)
     k[..., 0] = np.clip(_levels(draw, (batch, kv, n), np.float64, False), -6e4, 6e4).astype(dtype)
@@ -146,6 +158,21 @@ def cases(subject, **options):
         return states(subject, parts=(1, 1) if lone else (low, high), **options)
     options.pop("parts", None)
     return (blocks if subject.role == "block" else calls)(subject, **options)
+
+
+def in_its_library(subject):
+    """The subject with library "numpy" or "torch", the first that its function takes; as it is if it takes neither.
+
+    torch is asked only where it is installed, of the plainest case of the role.
+    """
+    libraries = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
+    for one in (replace(subject, library=name) for name in libraries):
+        try:
+            plain(one).run(one)
+            return one
+        except SubjectError:
+            continue
+    return subject
 
 
 def plain(subject):

@@ -10,7 +10,7 @@ Roles and their calls (arrays with the house's shapes; lse natural unless log_ba
     attention(q, k, v, causal) → …
 
 With kind=MLOState or AccState a state is passed and returned as three arrays in the order written,
-(m, l, o) or (m, l, acc), in merges and blocks.
+(m, l, o) or (m, l, acc), in merges and blocks. With lse=False fn returns o alone.
 """
 
 import math
@@ -21,10 +21,13 @@ import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
-from fdmath.algebra.state import LSEState, check_kind
+from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind
 
 ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
 CALLED = ("partial", "decode", "attention")
+SPELT = {LSEState: "(o, lse)", MLOState: "(m, l, o)", AccState: "(m, l, acc)"}
+WIDE = (576, 512)
+"""d and dv of the widest heads that a law asks about: those of latent attention."""
 
 
 class SubjectError(Exception):
@@ -35,8 +38,10 @@ class SubjectError(Exception):
 class Subject:
     """A function under judgement and its declarations; only a declaration ever widens a budget.
 
-    name, role, fn: see the module. library: "numpy" or "torch", what fn takes. in_place: fn may write its
-    operands (it is given private copies, and may return None: the result is then read from the first).
+    name, role, fn: see the module; a plain function needs no more. library: "numpy" or "torch", what fn takes; device:
+    where torch has its tensors ("cpu", "cuda", …). lse: whether fn returns one; without it what only lse can show is
+    not asked. largest_dim: the most d and dv that fn takes. in_place: fn may write its operands (it is given private
+    copies, and may return None: the result is then read from the first).
     log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
@@ -56,7 +61,9 @@ class Subject:
     fn: Callable
     backward: Callable | None = None
     library: str = "numpy"
+    device: str = "cpu"
     in_place: bool = False
+    lse: bool = True
     log_base: float = math.e
     empty: float = -math.inf
     lse_layout: str = "heads_first"
@@ -70,6 +77,7 @@ class Subject:
     claims: tuple = ()
     kind: type = LSEState
     dtypes: tuple = ("float32", "float64")
+    largest_dim: int = max(WIDE)
     false: tuple = ()
 
     def __post_init__(self):
@@ -86,6 +94,13 @@ class Subject:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0; got {getattr(self, name)!r}")
         _one_of("library", self.library, ("numpy", "torch"))
+        if self.library == "numpy" and self.device != "cpu":
+            raise ValueError(f"device must be cpu for NumPy arrays; got {self.device!r}")
+        if not self.lse and (self.role == "merge" or self.kind is not LSEState):
+            raise ValueError("lse=False must go with a result that is not merged on, o alone: "
+                             f"of the spelling (o, lse), and no merge of two; got a {self.role} of {self.kind.__name__}")
+        if not self.largest_dim >= 1:
+            raise ValueError(f"largest_dim must be at least 1; got {self.largest_dim!r}")
         _one_of("log_base", self.log_base, (math.e, 2))
         _one_of("empty", self.empty, (-math.inf, math.inf))
         _one_of("lse_layout", self.lse_layout, ("heads_first", "heads_last"))
@@ -127,7 +142,8 @@ class Subject:
 
     def echo(self, state):
         """The state as it comes back when it is only presented and adopted again."""
-        return self.adopt([self.send(x) for x in self.present(state)], like=state)
+        sent = [self.send(x) for x in self.present(state)]
+        return self.adopt(sent if self.lse else sent[0], like=state)
 
     def call(self, *args):
         """What fn returns for args already in its own library; SubjectError for anything that it raises."""
@@ -136,6 +152,14 @@ class Subject:
     def call_backward(self, *args):
         """What backward returns for args already in its own library; SubjectError for anything that it raises."""
         return _called(self.backward, "backward ", args)
+
+    def recorded(self, results):
+        """The subject whose fn adds what it returns, as it stands and uncopied, to the list `results`."""
+        def run(*args):
+            results.append(self.fn(*args))
+            return results[-1]
+
+        return replace(self, fn=run)
 
     def watched(self, changes):
         """The subject given writable copies of what it is sent; what a call changes of them is told in `changes`."""
@@ -146,7 +170,7 @@ class Subject:
         """The array x in the subject's library: a contiguous private copy, read-only unless in_place."""
         copy = np.array(x, copy=True, order="C")
         if self.library == "torch":
-            return _to_torch(copy)
+            return _to_torch(copy).to(self.device)
         copy.flags.writeable = self.in_place
         return copy
 
@@ -169,12 +193,12 @@ class Subject:
     def adopt(self, got, like=None):
         """The state that the subject's arrays `got` mean, as NumPy arrays with natural lse; SubjectError if none."""
         kind = self.kind if self.role in ("merge", "merge_many", "block") else LSEState
-        arrays = list(got) if isinstance(got, (tuple, list, kind)) else None
-        if arrays is None or len(arrays) != (2 if kind is LSEState else 3):
-            raise SubjectError(f"must return {kind.__name__}'s arrays; got {type(got).__name__}")
+        arrays = self._returned(got, kind)
         try:
-            arrays = [_to_numpy(x) for x in arrays]
-            if kind is LSEState:
+            arrays = [to_numpy(x) for x in arrays]
+            if not self.lse:  # not said: no law asks
+                arrays.append(np.full(arrays[0].shape[:-1], np.nan, arrays[0].dtype))
+            elif kind is LSEState:
                 arrays[1] = self._natural(arrays[1])
             state = kind(*arrays)
         except (TypeError, ValueError) as error:
@@ -182,6 +206,18 @@ class Subject:
         if like is not None and state.payload.shape != like.payload.shape:
             raise SubjectError(f"must return the shape {like.payload.shape}; got {state.payload.shape}")
         return state
+
+    def _returned(self, got, kind):
+        """The list of arrays that fn returned as `got`; SubjectError for another number of them than declared."""
+        several = isinstance(got, (tuple, list, kind))
+        arrays = list(got) if several else [got]
+        if not self.lse and len(arrays) != 1:
+            raise SubjectError(f"must return o alone, for it is declared with lse=False; got {len(arrays)} arrays")
+        if self.lse and (not several or len(arrays) != len(SPELT[kind].split(","))):
+            came = f"{type(got).__name__} of {len(arrays)}" if several else type(got).__name__
+            raise SubjectError(f"must return {SPELT[kind]}; got {came} (declare lse=False if it returns o alone)"
+                               if kind is LSEState else f"must return {SPELT[kind]}; got {came}")
+        return arrays
 
     def _natural(self, lse):
         if self.empty == math.inf:
@@ -236,7 +272,8 @@ def _to_torch(x):
     return torch.from_numpy(x)
 
 
-def _to_numpy(x):
+def to_numpy(x):
+    """x as a NumPy array, which shares the memory of a NumPy array or of a tensor on the CPU; bfloat16 as float32."""
     if backends.library(x) == "torch":
         x = x.detach().cpu()
         return exact(x).astype(np.float32) if backends.float_name(x) == "bfloat16" else x.numpy()
