@@ -1,43 +1,61 @@
-"""`fdmath verify`: the matrix of fdmath's own subjects, or the judgement of a function of yours."""
+"""`fdmath verify`: the matrix of fdmath's own subjects, the judgement of a function of yours, or of what is installed.
+
+A function of yours is judged in a process of its own; what was not declared is found out, and said.
+"""
 
 import argparse
 import functools
 import importlib
+import importlib.util
 import math
 import multiprocessing
 import os
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hypothesis.configuration import set_hypothesis_home_dir
-from tqdm import tqdm
 
+from fdmath import _backends as backends
 from fdmath.algebra.state import AccState, LSEState, MLOState
-from fdmath.verify.judge import CASES, ask, verify
+from fdmath.verify import reference
+from fdmath.verify.apart import verify_apart
+from fdmath.verify.judge import CASES, ask, laws_named, verify
 from fdmath.verify.laws import LAWS
 from fdmath.verify.report import Report
 from fdmath.verify.subject import ROLES, Subject
 from fdmath.verify.subjects import all_subjects
+from fdmath.verify.worker import SECONDS, Here, Trouble, Worker
 
+THOROUGH = 1000
+"""The cases a law with --thorough."""
 KINDS = {"lse": LSEState, "mlo": MLOState, "acc": AccState}
 
 
 def parser():
     """The argument parser of `fdmath verify`."""
     p = argparse.ArgumentParser(
-        prog="fdmath verify", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="fdmath verify", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         description="Judge a merge or attention function by the laws of attention states.\n"
                     "Without a target: the matrix law x subject of fdmath's own functions.",
-        epilog="exit code: 0 all laws hold, 1 a law is broken, 2 it could not run")
+        epilog="Conventions that are not declared are found from what the function returns, and said;\n"
+               "a declaration that its results contradict is a failure.\n"
+               "exit code: 0 all laws hold, 1 a law is broken, 2 it could not run")
     p.add_argument("target", nargs="?", help="package.module:function, importable from here")
     add_declarations(p)
-    p.add_argument("--laws", help="only these laws, with commas")
-    p.add_argument("--cases", type=int, default=CASES, help=f"inputs a law (default: {CASES})")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for the whole matrix")
+    p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
+    p.add_argument("--only", "--laws", dest="laws", metavar="LAWS", help="only these laws, with commas")
+    p.add_argument("--cases", type=int, help=f"inputs a law (default: {CASES})")
+    p.add_argument("--thorough", action="store_true", help=f"{THOROUGH} inputs a law")
+    p.add_argument("--seed", type=int, default=0, help="other inputs (default: 0, the same in every run)")
+    p.add_argument("--limit", type=float, metavar="SECONDS",
+                   help=f"the time for a law of a target (default: {SECONDS:g}, more with more cases)")
+    p.add_argument("--in-process", action="store_true", help="judge a target in this process, for a debugger; no limit")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for fdmath's own matrix")
     p.add_argument("--json", metavar="FILE", help="write the report as JSON too")
+    p.add_argument("--installed", action="store_true", help="judge what is installed of other packages")
     return p
 
 
@@ -52,7 +70,7 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--causal", choices=("bottom_right", "top_left"), default="bottom_right")
     p.add_argument("--heads", choices=("interleaved", "tiled"), default="interleaved")
     p.add_argument("--scale", type=float, help="the factor on the scores (default: 1/sqrt(d))")
-    p.add_argument("--dtypes", default="float32,float64", help="formats to try, with commas")
+    p.add_argument("--dtypes", "--dtype", default="float32,float64", help="formats to try, with commas")
     p.add_argument("--p-dtype", help="the format to which P is rounded before P.v")
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
     p.add_argument("--claims", default="", help="laws claimed bit for bit, and theorems claimed as bound, with commas")
@@ -61,26 +79,22 @@ def add_declarations(p, roles=ROLES):
 
 def main(argv=None):
     """The exit code of `fdmath verify`: 0 lawful, 1 a law broken, 2 could not run."""
-    args = parser().parse_args(argv)
+    words = sys.argv[2:] if argv is None else list(argv)
+    args = parser().parse_args(words)
+    args.cases = args.cases or (THOROUGH if args.thorough else CASES)
+    args.laws = [name.strip() for name in args.laws.split(",")] if args.laws else None
+    args.limit = args.limit or SECONDS * max(1.0, args.cases / CASES)
     set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "fdmath-hypothesis")  # no folder beside the user's code
-    laws = args.laws.split(",") if args.laws else None
     try:
-        if args.target:
-            report = _with_progress([declared_subject(args)], laws, args.cases)
-        else:
-            report = own_matrix(laws, args.cases, args.jobs)
-    except Exception as error:  # importing a target may raise anything
+        laws_named(args.laws)
+        report = judged(args, words)
+    except Trouble as error:
+        print(f"could not run: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
         print(f"could not run: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    if args.target:
-        print(report.summary())
-        print()
-        asked = any(cell.verdict != "n/a" for cell in report.cells.values())
-        print(report.failures() or ("no law is broken" if asked else "no law was asked: none is about this role"))
-        print(_also_bitwise(report))
-        print(_as_if(report))
-    else:
-        print(report)
+    print(report if not args.target else told(report))
     print(f"\nworst error / budget\n{report.ratios()}")
     if args.json:
         try:
@@ -89,6 +103,63 @@ def main(argv=None):
             print(f"could not write the report: {error}", file=sys.stderr)
             return 2
     return report.exit_code
+
+
+def judged(args, words):
+    """The Report that the arguments ask for: of a target, of what is installed, or of fdmath's own subjects."""
+    if args.installed:
+        return installed(args)
+    if not args.target:
+        return own_matrix(args.laws, args.cases, args.jobs, args.seed)
+    told = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    with _Bar(len(laws_named(args.laws))) as bar:
+        return verify_apart(partial(declared_subject, args), args.laws, args.cases, seed=args.seed, told=told,
+                            seconds=args.limit, progress=bar.step, replay=partial(replay, words),
+                            guard=Here if args.in_process else Worker)
+
+
+def told(report):
+    """What is printed of one target: what was found, what is broken and why it may be, every law, the counts."""
+    subject, = report.subjects
+    asked = any(cell.verdict != "n/a" for cell in report.cells.values())
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in report.counts().items())
+    parts = ["\n".join(report.notes.get(subject.name, ())),
+             report.failures() or ("no law is broken" if asked else "no law was asked: none is about this role"),
+             report.summary(), f"{len(report.cells)} laws: {counts}", _also_bitwise(report), _undecided(report)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def replay(words, law, subject):
+    """The command line that asks the one law again as `words` did."""
+    kept, skip = [], False
+    for word in words:
+        name = word.partition("=")[0]
+        if not skip and name not in ("--only", "--laws", "--json"):
+            kept.append(word)
+        skip = not skip and name in ("--only", "--laws", "--json") and "=" not in word
+    return " ".join(f'"{w}"' if " " in w else w for w in ["fdmath verify", *kept, "--only", law]).replace(
+        '"fdmath verify"', "fdmath verify")
+
+
+def installed(args):
+    """The Report of what is installed of other packages, each in a process of its own; what is missing is said."""
+    ours = backends.load("importlib:import_module")("fdmath.verify.installed")
+    device = args.device or "cpu"
+    names = [s.name for s in ours.installed_subjects(device)]
+    reports = []
+    with _Bar(len(names) * len(laws_named(args.laws))) as bar:
+        for name in names:
+            make = partial(ours.installed_subject, name, device)
+            reports.append(verify_apart(make, args.laws, args.cases, seed=args.seed, told=(),
+                                        seconds=args.limit, progress=bar.step))
+    report = Report(laws_named(args.laws), [s for r in reports for s in r.subjects],
+                    {key: cell for r in reports for key, cell in r.cells.items()},
+                    notes={name: lines for r in reports for name, lines in r.notes.items()},
+                    accepted={(law, name): reason for (name, law), reason in ours.EXPECTED.items()})
+    report.contradictions += [text for r in reports for text in r.contradictions] + ours.surprises(report)
+    absent = ours.missing(device)
+    report.notes["not installed"] = [f"{len(absent)} not installed", *(f"{n}: {why}" for n, why in absent.items())]
+    return report
 
 
 def declared_subject(args):
@@ -100,50 +171,62 @@ def declared_subject(args):
     fn = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     if not callable(fn):
         raise TypeError(f"{args.target} must be a function; got {type(fn).__name__}")
+    device = {"device": args.device} if getattr(args, "device", None) else {}
     return Subject(
         args.target, args.role, fn, library=args.library, in_place=args.in_place, kind=KINDS[args.kind],
         log_base=math.e if args.log_base == "e" else 2, empty=float(args.empty), lse_layout=args.lse_layout,
         causal=args.causal, heads=args.heads, scale=args.scale, dtypes=tuple(args.dtypes.split(",")),
         p_dtype=args.p_dtype, stats_dtype=args.stats_dtype,
-        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()))
+        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()), **device)
 
 
-def _with_progress(subjects, laws, cases):
-    asked = len(subjects) * (len(laws) if laws else len(LAWS))
-    with tqdm(total=asked, disable=None, leave=False) as bar:
-        def step(law, subject):
-            bar.set_description(f"{law.name}")
-            bar.update()
+class _Bar:
+    """A context with a progress bar on stderr, where that is a terminal and tqdm is installed."""
 
-        return verify(subjects, laws, cases, progress=step)
+    def __init__(self, total):
+        here = importlib.util.find_spec("tqdm")
+        self.bar = backends.load("tqdm:tqdm")(total=total, disable=None, leave=False) if here else None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.bar is not None:
+            self.bar.close()
+
+    def step(self, law, subject):
+        """Nothing; the bar is one further, and says which law is asked."""
+        if self.bar is not None:
+            self.bar.set_description(f"{subject.name}: {law.name}")
+            self.bar.update()
 
 
-def own_matrix(laws=None, cases=CASES, jobs=1):
+def own_matrix(laws=None, cases=CASES, jobs=1, seed=0):
     """The Report of all laws on fdmath's own subjects, asked in `jobs` processes."""
-    subjects = all_subjects()
-    if jobs <= 1:
-        return _with_progress(subjects, laws, cases)
-    report = verify([], laws)
-    pairs = [(law.name, i) for law in report.laws for i in range(len(subjects))]
-    cells = {}
-    fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device
-    with (ProcessPoolExecutor(jobs, fresh, _one_thread) as pool,
-          tqdm(total=len(pairs), disable=None, leave=False) as bar):
-        for (name, i), cell in zip(pairs, pool.map(_cell, pairs, [cases] * len(pairs), chunksize=4), strict=True):
-            cells[name, subjects[i].name] = cell
-            bar.set_description(name)
-            bar.update()
-    return Report(report.laws, subjects, cells)
+    subjects, chosen = all_subjects(), laws_named(laws)
+    pairs = [(law, s) for s in subjects for law in chosen]
+    with _Bar(len(pairs)) as bar:
+        if jobs <= 1:
+            return verify(subjects, laws, cases, progress=bar.step, seed=seed)
+        fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device
+        with ProcessPoolExecutor(jobs, fresh, _one_thread) as pool:
+            asked = pool.map(partial(_cell, cases=cases, seed=seed), [(law.name, s.name) for law, s in pairs],
+                             chunksize=4)
+            cells = {}
+            for (law, s), cell in zip(pairs, asked, strict=True):
+                cells[law.name, s.name] = cell
+                bar.step(law, s)
+    return Report(chosen, subjects, cells)
 
 
-def _cell(pair, cases):
-    name, index = pair
-    return ask(LAWS[name], _subjects_here()[index], cases)
+def _cell(pair, cases, seed):
+    law, name = pair
+    return ask(LAWS[law], _subjects_here()[name], cases, seed=seed)
 
 
 @functools.cache
 def _subjects_here():
-    return all_subjects()
+    return {s.name: s for s in all_subjects()}
 
 
 def _one_thread():
@@ -157,18 +240,8 @@ def _also_bitwise(report):
     return f"also bit for bit on every case: {', '.join(also)}" if also else ""
 
 
-CONVENTIONS = [
-    {"log_base": 2}, {"empty": math.inf}, {"lse_layout": "heads_last"}, {"causal": "top_left"}, {"heads": "tiled"},
-    {"scale": 1.0}, {"stats_dtype": "bfloat16"}, {"stats_dtype": "float16"}, {"p_dtype": "bfloat16"},
-]
-
-
-def _as_if(report):
-    """Which single declaration would make a broken anchor hold: a convention, not a fault, if it is the one meant."""
-    subject, = report.subjects
-    cell = report.cells.get(("anchor", subject.name))
-    if cell is None or cell.verdict != "fail":
+def _undecided(report):
+    """How to decide what is undecided for want of the oracle; "" where nothing is, or it is there."""
+    if reference.oracle is not None or not report.counts()["undecided"]:
         return ""
-    explain = [c for c in CONVENTIONS if ask(LAWS["anchor"], replace(subject, **c)).verdict == "pass"]
-    texts = [f"{name}={value!r}" for c in explain for name, value in c.items()]
-    return f"the anchor would hold with the declaration {' or '.join(texts)}" if texts else ""
+    return 'undecided: float64 is judged to its last bits with python-flint alone (pip install "fdmath[oracle]")'

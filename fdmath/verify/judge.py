@@ -4,12 +4,14 @@ import math
 import time
 import warnings
 import zlib
+from dataclasses import replace
 
 import hypothesis
 from hypothesis import Phase
 from hypothesis.errors import Flaky
 
 from fdmath import _backends as backends
+from fdmath.algebra import rounding
 from fdmath.algebra.state import LSEState
 from fdmath.verify import strategies
 from fdmath.verify.laws import LAWS
@@ -23,8 +25,6 @@ LEAST_LARGE = 3
 """The least number of large cases besides, at which tiles, splits and groups come into play."""
 SEARCH = 400
 """The least number of cases in which a counterexample to a law declared false is looked for."""
-
-
 MOST_SHOWN = 8
 """The most rows of which m and l are written beside a wrong lse."""
 
@@ -33,17 +33,23 @@ class _Broken(Exception):
     """A case on which the law does not hold (Hypothesis shrinks towards the last one raised)."""
 
 
-def verify(subject, laws=None, cases=CASES, progress=None):
+class _Late(BaseException):
+    """The time for shrinking is over: a BaseException, which ends Hypothesis's search at once."""
+
+
+def verify(subject, laws=None, cases=CASES, progress=None, *, seed=0, dtypes=None):
     """The Report of one subject, or of a list of subjects, under all laws or those named.
 
-    cases: how many inputs Hypothesis draws for each law. The draws are the same in every run. progress:
-    called with each (law, subject) before it is asked. Raises ValueError for a name that is no law, and for
-    two subjects of one name.
+    cases: how many inputs Hypothesis draws for each law. The draws are the same in every run of one seed. progress:
+    called with each (law, subject) before it is asked. dtypes: the formats to try in place of those declared.
+    Raises ValueError for a name that is no law, for a format that is none, and for two subjects of one name.
     """
     subjects = [subject] if isinstance(subject, Subject) or callable(subject) else list(subject)
     for s in subjects:
-        _check(s)
-    chosen = list(LAWS.values()) if laws is None else [_law(name) for name in laws]
+        check(s)
+    if dtypes is not None:
+        subjects = [replace(s, dtypes=tuple(dtypes)) for s in subjects]
+    chosen = laws_named(laws)
     names = [s.name for s in subjects]
     if len(set(names)) < len(names):
         raise ValueError(f"subjects must have different names; got {', '.join(names)}")
@@ -56,7 +62,7 @@ def verify(subject, laws=None, cases=CASES, progress=None):
             if trouble and law.concerns(s):
                 cells[law.name, s.name] = Cell("not run", law.grade_for(s), counterexample=trouble)
             else:
-                cells[law.name, s.name] = ask(law, s, cases)
+                cells[law.name, s.name] = ask(law, s, cases, seed=seed)
     return Report(chosen, subjects, cells)
 
 
@@ -73,7 +79,7 @@ def cannot_run(subject):
     return ""
 
 
-def _check(subject):
+def check(subject):
     """Nothing; raises TypeError for what is no Subject, ValueError for a claim that names nothing."""
     if not isinstance(subject, Subject):
         raise TypeError(f"subject must be a Subject(name, role, fn, …); got {type(subject).__name__}")
@@ -82,31 +88,62 @@ def _check(subject):
         raise ValueError(f"claims must be names of laws or one of {', '.join(THEOREMS)}; got {', '.join(unknown)}")
 
 
-def _law(name):
-    if name not in LAWS:
-        raise ValueError(f"laws must be among {', '.join(LAWS)}; got {name!r}")
-    return LAWS[name]
+def laws_named(names=None):
+    """The Laws of these names in their order, all for None; ValueError for a name that is no law."""
+    for name in names or ():
+        if name not in LAWS:
+            raise ValueError(f"laws must be among {', '.join(LAWS)}; got {name!r}")
+    return list(LAWS.values()) if names is None else [LAWS[name] for name in names]
 
 
-def ask(law, subject, cases=CASES):
-    """The Cell of one law asked of one subject."""
+def ask(law, subject, cases=CASES, *, seed=0, shrink=True, seconds=math.inf):
+    """The Cell of one law asked of one subject.
+
+    shrink: whether the counterexample is made small. seconds: when to be content with the smallest one so far.
+    """
     if not law.concerns(subject):
         return Cell("n/a", law.grade_for(subject))
     start = time.perf_counter()
-    record = _Record(law, subject)
+    record = _Record(law, subject, seed, shrink, start + seconds)
     with warnings.catch_warnings(), backends.quiet():
         warnings.simplefilter("ignore")
         verdict = record.hunt(cases)
     seconds = time.perf_counter() - start
-    return Cell(verdict, record.grade, record.count, record.worst, seconds, record.text, record.bitwise)
+    return Cell(verdict, record.grade, record.count, record.worst, seconds, record.text, record.bitwise, record.dtype,
+                record.came)
+
+
+def drawn(law, subject, count, *, large=False, seed=0):
+    """A list of `count` cases of a law and a subject, as they are drawn for it."""
+    cases = []
+    _generate(law, subject, count, large, seed, [Phase.generate], cases.append)
+    return cases
+
+
+def _generate(law, subject, count, large, seed, phases, look):
+    """Nothing; `look` was called with `count` cases, and with those that shrinking tries once it has raised."""
+    settings = hypothesis.settings(
+        max_examples=count, database=None, deadline=None, phases=phases,
+        suppress_health_check=list(hypothesis.HealthCheck), print_blob=False, report_multiple_bugs=False,
+    )
+
+    def one(case):
+        look(case)
+
+    text = f"{law.name}, {subject.role}" + (f", {seed}" if seed else "")
+    hypothesis.seed(zlib.crc32(text.encode()))(  # the same draws in every run
+        settings(hypothesis.given(law.strategy(subject, large=large))(one)))()
 
 
 class _Record:
     """The state of one hunt: cases seen, worst ratio, the smallest counterexample so far."""
 
-    def __init__(self, law, subject):
+    def __init__(self, law, subject, seed=0, shrink=True, until=math.inf):
         self.law, self.subject, self.grade = law, subject, law.grade_for(subject)
-        self.count, self.worst, self.text, self.bitwise = 0, 0.0, "", True
+        self.seed, self.until = seed, until
+        self.phases = [Phase.generate, Phase.target, *([Phase.shrink] if shrink else [])]
+        self.count, self.worst, self.text, self.bitwise, self.broken = 0, 0.0, "", True, False
+        self.dtype, self.came = "", ""
         self.undecided = self.raised = False
 
     def hunt(self, cases):
@@ -117,7 +154,7 @@ class _Record:
             else:
                 self._draw(cases, large=False)
                 self._draw(max(LEAST_LARGE, cases // 50), large=True)
-        except _Broken:
+        except (_Broken, _Late):
             return "pass" if self.grade == "false" and not self.raised else "fail"
         except Flaky as error:
             self.text = f"not repeatable: the same input gave two answers ({type(error).__name__})\n{self.text}"
@@ -132,21 +169,17 @@ class _Record:
 
     def _draw(self, count, large):
         """Nothing; `count` cases have been looked at (raises _Broken with the smallest one that breaks the law)."""
-        settings = hypothesis.settings(
-            max_examples=count, database=None, deadline=None, phases=[Phase.generate, Phase.target, Phase.shrink],
-            suppress_health_check=list(hypothesis.HealthCheck), print_blob=False, report_multiple_bugs=False,
-        )
-
         def one(case):
             finding = self.look(case)
             if math.isfinite(finding.ratio):
                 hypothesis.target(float(finding.ratio), label="error / budget")
 
-        seed = zlib.crc32(f"{self.law.name}, {self.subject.role}".encode())  # the same draws in every run
-        hypothesis.seed(seed)(settings(hypothesis.given(self.law.strategy(self.subject, large=large))(one)))()
+        _generate(self.law, self.subject, count, large, self.seed, self.phases, one)
 
     def look(self, case):
         """The Finding of one case; raises _Broken where the law does not hold at its grade."""
+        if self.broken and time.perf_counter() > self.until:
+            raise _Late
         self.count += 1
         try:
             finding = self.law.check(self.subject, case)
@@ -154,13 +187,22 @@ class _Record:
             finding, self.raised = Finding(math.inf, False, "fail", str(error)), True
         self.bitwise = self.bitwise and finding.bitwise
         if finding.verdict == "undecided" and not self.undecided:
-            self.undecided, self.text = True, _text(case, finding)
+            self.undecided = True
+            self._tell(case, finding)
         holds = finding.bitwise if self.grade != "budget" else finding.verdict != "fail"
         if not holds and finding.verdict != "undecided":
-            self.text = _text(case, finding) + self._statistics(case, finding)
+            self._tell(case, finding)
+            self.text += self._statistics(case, finding)
+            self.broken = True
             raise _Broken
         self.worst = max(self.worst, finding.ratio)
         return finding
+
+    def _tell(self, case, finding):
+        """Nothing; the record tells of this case, its format, what came and how far off that is."""
+        shown = case if finding.shown is None else finding.shown
+        self.dtype, self.came = case.dtype, came(finding)
+        self.text = "\n".join(x for x in (str(shown), finding.detail, *measured(finding.miss, self.dtype)) if x)
 
     def _statistics(self, case, finding):
         """A line with the m and l behind the wrong lse of a triple; empty for other findings and long arrays."""
@@ -172,6 +214,29 @@ class _Record:
         return f"\nlse is m + log l; returned were m = {state.m.tolist()}, l = {state.l.tolist()}"
 
 
-def _text(case, finding):
-    shown = case if finding.shown is None else finding.shown
-    return f"{shown}\n{finding.detail}" if finding.detail else str(shown)
+def came(finding):
+    """What a wrong result was: "nan", "inf", "number", or "" where it was no wrong number."""
+    if finding.miss is None:
+        return ""
+    return "nan" if math.isnan(finding.miss.got) else "inf" if math.isinf(finding.miss.got) else "number"
+
+
+def measured(miss, dtype):
+    """Lines that say between what bounds the right number is certified and how far off the wrong one is."""
+    if miss is None:
+        return []
+    lines = []
+    if miss.radius > 0 and math.isfinite(miss.right):
+        low = math.nextafter(miss.right - miss.radius, -math.inf)
+        high = math.nextafter(miss.right + miss.radius, math.inf)
+        lines.append(f"certified: {low!r} ≤ {miss.where} ≤ {high!r}")
+    if math.isfinite(miss.error) and miss.error > 0:
+        budgets = f"{miss.error / miss.budget:.3g} times the budget" if miss.budget > 0 else "where none is allowed"
+        lines.append(f"off by {ulps(miss.error, miss.right, dtype):.3g} ulp of {dtype}, {budgets}")
+    return lines
+
+
+def ulps(error, right, dtype):
+    """An error in units of the spacing of the format `dtype` at the right number."""
+    spacing = 2 * rounding.unit_roundoff(dtype) * 2.0 ** math.floor(math.log2(abs(right))) if right else 0.0
+    return error / max(spacing, rounding.smallest_subnormal(dtype))

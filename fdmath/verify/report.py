@@ -1,9 +1,11 @@
 """The matrix law × subject: its cells, counts, exit code, and the ways to print it."""
 
 import json
+import re
 from dataclasses import asdict, dataclass
 
 MARKS = {"pass": "✓", "fail": "✗", "undecided": "?", "not run": "!", "n/a": "–"}
+UNSETTLED = ("fail", "undecided")
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,8 @@ class Cell:
     verdict: "pass", "fail", "undecided", "not run" (it could not), "n/a" (the law is not about this role).
     grade: "bitwise", "budget" or "false" (the law is broken on purpose, and the cell passes when a
     counterexample is shown). worst_ratio: the largest error / budget seen. bitwise: it held bit for bit too.
+    dtype: the format of the counterexample. came: what the wrong number was, "nan", "inf" or "number". explained: what
+    would explain it, a sentence each. printed: what the subject printed meanwhile, where that was caught.
     """
 
     verdict: str
@@ -22,6 +26,10 @@ class Cell:
     seconds: float = 0.0
     counterexample: str = ""
     bitwise: bool = False
+    dtype: str = ""
+    came: str = ""
+    explained: tuple = ()
+    printed: str = ""
 
     @property
     def slack(self):
@@ -30,19 +38,27 @@ class Cell:
 
 
 class Report:
-    """The cells of a run, keyed (law, subject), in the order of the laws and subjects."""
+    """The cells of a run, keyed (law, subject), in the order of the laws and subjects.
 
-    def __init__(self, laws, subjects, cells):
+    notes: by the name of a subject, lines on how it was taken and what a probe found. contradictions: sentences, each a
+    declaration that a probe contradicts, or another failure that is no cell. accepted: by (law, subject) the reason
+    why a broken law is accepted. replay: a function of (law's name, subject) that gives the line
+    which asks it again.
+    """
+
+    def __init__(self, laws, subjects, cells, *, notes=None, contradictions=(), accepted=None, replay=None):
         self.laws, self.subjects, self.cells = list(laws), list(subjects), dict(cells)
+        self.notes, self.contradictions = dict(notes or {}), list(contradictions)
+        self.accepted, self.replay = dict(accepted or {}), replay
 
     @property
     def exit_code(self):
         """0 all lawful; 1 a law broken; 2 something could not run, is undecided, or a cell is missing."""
-        verdicts = [cell.verdict for cell in self.cells.values()]
-        if "fail" in verdicts:
+        verdicts = [cell.verdict for key, cell in self.cells.items() if key not in self.accepted]
+        if "fail" in verdicts or self.contradictions:
             return 1
         complete = all((law.name, s.name) in self.cells for law in self.laws for s in self.subjects)
-        asked = any(v != "n/a" for v in verdicts)
+        asked = any(cell.verdict != "n/a" for cell in self.cells.values())
         return 0 if complete and asked and not {"not run", "undecided"} & set(verdicts) else 2
 
     def counts(self):
@@ -103,15 +119,34 @@ class Report:
 
     def failures(self):
         """Every broken or undecided cell: law, smallest input, what was got; and what kept a subject from running."""
-        blocks = []
+        blocks = [f"contradicted: {text}" for text in self.contradictions]
         for s in self.subjects:
             cells = [(law, self.cells.get((law.name, s.name))) for law in self.laws]
-            unrun = {cell.counterexample for _, cell in cells if cell and cell.verdict == "not run"}
-            blocks += [f"{s.name}: not run\n{_indented(text)}" for text in sorted(unrun)]
-            blocks += [f"{s.name}: {law.name}: {cell.verdict}\n  law: {law.equation}\n  {law.sentence}\n"
-                       + _indented(cell.counterexample)
-                       for law, cell in cells if cell and cell.verdict in ("fail", "undecided")]
+            unrun = {}
+            for law, cell in cells:
+                if cell and cell.verdict == "not run":
+                    unrun.setdefault(cell.counterexample, []).append(law.name)
+            blocks += [self._unrun(s, text, names) for text, names in unrun.items()]
+            blocks += [self._failure(law, s, cell) for law, cell in cells if cell and cell.verdict in UNSETTLED]
         return "\n\n".join(blocks)
+
+    def _unrun(self, subject, text, names):
+        again = "" if self.replay is None else f"\nreplay: {self.replay(names[0], subject)}"
+        return f"{subject.name}: not run: {_some(names)}\n{_indented(pasted(text, subject) + again)}"
+
+    def _failure(self, law, subject, cell):
+        where = ", ".join(x for x in (cell.dtype, subject.library, getattr(subject, "device", "")) if x)
+        lines = [f"law: {law.equation}", law.sentence, f"in {where}:", pasted(cell.counterexample, subject)]
+        if subject.log_base == 2:
+            lines.append("(each lse is written as a natural logarithm; the function was given it divided by ln 2)")
+        lines += cell.explained
+        if (law.name, subject.name) in self.accepted:
+            lines.append(f"accepted: {self.accepted[law.name, subject.name]}")
+        if cell.printed:
+            lines.append(f"it printed: {cell.printed}")
+        if self.replay is not None:
+            lines.append(f"replay: {self.replay(law.name, subject)}")
+        return f"{subject.name}: {law.name}: {cell.verdict}\n{_indented(chr(10).join(lines))}"
 
     def proofs(self):
         """The counterexample of every law that a subject declares false: false on purpose, proved by example."""
@@ -119,14 +154,29 @@ class Report:
         return "\n\n".join(f"{subject}: {law} is false\n{_indented(c.counterexample)}" for (law, subject), c in shown)
 
     def to_json(self):
-        """The report as a JSON text: schema, exit code, counts, and a record a cell."""
-        rows = [{"law": law, "subject": subject, **asdict(cell)} for (law, subject), cell in self.cells.items()]
-        return json.dumps({"schema": 1, "exit_code": self.exit_code, "counts": self.counts(), "cells": rows}, indent=1,
-                          default=str)
+        """The report as a JSON text: schema, exit code, counts, what was found, contradictions, and a record a cell."""
+        rows = [{"law": law, "subject": subject, "accepted": self.accepted.get((law, subject), ""), **asdict(cell)}
+                for (law, subject), cell in self.cells.items()]
+        return json.dumps({"schema": 1, "exit_code": self.exit_code, "counts": self.counts(), "notes": self.notes,
+                           "contradictions": self.contradictions, "cells": rows}, indent=1, default=str)
 
     def __str__(self):
-        return "\n\n".join(part for part in (self.matrix(), self.proofs(), self.failures()) if part)
+        found = [f"{name}:\n" + _indented("\n".join(lines)) for name, lines in self.notes.items() if lines]
+        return "\n\n".join(part for part in (*found, self.matrix(), self.proofs(), self.failures()) if part)
 
 
 def _indented(text):
     return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def pasted(text, subject):
+    """The text with its NumPy literals as literals of the subject's library."""
+    if subject.library != "torch":
+        return text
+    text = re.sub(r"dtype='(\w+)'", r"dtype=torch.\1", text)
+    return re.sub(r"\bnp\.(nan|inf|zeros)\b", r"torch.\1", text.replace("np.array(", "torch.tensor("))
+
+
+def _some(names, most=4):
+    """The names with commas, or how many there are besides the first few."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

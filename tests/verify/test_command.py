@@ -32,6 +32,11 @@ BROKEN = "def fn(:"
 RAISES = "raise RuntimeError('no device')"
 
 
+def judge(*words):
+    """The exit code of `fdmath verify *words` without a second process."""
+    return main([*words, "--in-process"])
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     for name, text in (("mine", MINE), ("broken", BROKEN), ("raises", RAISES)):
@@ -43,7 +48,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_broken_merge_exits_1_with_a_smallest_input_that_python_reads(here, capsys):
-    assert main(["mine:unguarded", "--laws", "empty,shift", "--json", "out.json"]) == 1
+    assert judge("mine:unguarded", "--laws", "empty,shift", "--json", "out.json") == 1
     out = capsys.readouterr().out
     assert "mine:unguarded: empty: fail" in out
     from fdmath import LSEState
@@ -58,22 +63,31 @@ def test_a_broken_merge_exits_1_with_a_smallest_input_that_python_reads(here, ca
     assert json.loads((here / "out.json").read_text(encoding="utf-8"))["exit_code"] == 1
 
 
-def test_a_lawful_merge_exits_0_once_its_base_is_declared(here, capsys):
-    assert main(["mine:base_two", "--cases", "30"]) == 1
-    assert "the anchor would hold with the declaration log_base=2" in capsys.readouterr().out
-    assert main(["mine:base_two", "--log-base", "2", "--cases", "30"]) == 0
+def test_a_lawful_merge_exits_0_with_its_base_declared_and_1_with_another(here, capsys):
+    assert judge("mine:base_two", "--log-base", "2", "--cases", "20") == 0
     assert "no law is broken" in capsys.readouterr().out
+    assert judge("mine:base_two", "--log-base", "e", "--cases", "20", "--only", "anchor,shift") == 1
+    out = capsys.readouterr().out
+    assert "contradicted: mine:base_two: log_base=" in out
+    assert "as if every lse were in base 2 (the law holds with the declaration log_base=2)" in out
+    assert "replay: fdmath verify mine:base_two --log-base e --cases 20 --in-process --only anchor" in out
+
+
+def test_what_is_not_declared_is_found_and_said(here, capsys):
+    assert judge("mine:base_two", "--cases", "20", "--only", "anchor,shift") == 0
+    out = capsys.readouterr().out
+    assert "found: log_base 2, empty -inf" in out and "log_base 2: " in out
 
 
 @pytest.mark.parametrize("target", ["mine:absent", "absent:fn", "mine", "mine:not_a_function", "broken:fn",
                                     "raises:fn"])
 def test_what_cannot_be_found_exits_2_and_says_so(here, capsys, target):
-    assert main([target]) == 2
+    assert judge(target) == 2
     assert "could not run: " in capsys.readouterr().err
 
 
 def test_a_function_of_another_role_exits_2(here):
-    assert main(["mine:unguarded", "--role", "block", "--laws", "anchor"]) == 2
+    assert judge("mine:unguarded", "--role", "block", "--laws", "anchor") == 2
 
 
 def test_the_matrix_is_complete_and_the_same_in_two_processes():
@@ -93,22 +107,22 @@ def test_the_matrix_prints_in_any_encoding(encoding):
 
 
 def test_a_law_about_another_role_is_not_called_held(here, capsys):
-    assert main(["mine:unguarded", "--laws", "causality"]) == 2
+    assert judge("mine:unguarded", "--laws", "causality") == 2
     assert "no law was asked" in capsys.readouterr().out
 
 
 def test_a_report_that_cannot_be_written_exits_2(here, capsys):
-    assert main(["mine:unguarded", "--laws", "shift", "--json", str(here / "absent" / "out.json")]) == 2
+    assert judge("mine:unguarded", "--laws", "shift", "--json", str(here / "absent" / "out.json")) == 2
     assert "could not write the report" in capsys.readouterr().err
 
 
 def test_an_unknown_claim_exits_2(here, capsys):
-    assert main(["mine:unguarded", "--claims", "comutativity"]) == 2
+    assert judge("mine:unguarded", "--claims", "comutativity") == 2
     assert "comutativity" in capsys.readouterr().err
 
 
 def test_nothing_is_left_beside_the_users_code(here):
-    main(["mine:unguarded", "--laws", "shift"])
+    judge("mine:unguarded", "--laws", "shift")
     assert not (here / ".hypothesis").exists()
 
 

@@ -1,0 +1,147 @@
+"""The judgement of a subject in a process of its own: found, probed, asked, explained; each trouble is one cell's."""
+
+import math
+from dataclasses import replace
+
+from fdmath import _backends as backends
+from fdmath.verify.judge import CASES, ask, cannot_run, check, laws_named
+from fdmath.verify.laws import LAWS
+from fdmath.verify.probing.contract import shown
+from fdmath.verify.report import Cell, Report
+from fdmath.verify.worker import PATIENCE, SECONDS, Trouble, Worker
+
+CONVENTIONS = ("log_base", "empty", "lse_layout", "causal", "heads", "scale")
+"""What is taken from a probe where it is not declared; none of them widens a budget.
+
+in_place is not: a function that returns a state and changes its operands besides breaks the law of inputs.
+"""
+
+HERE = "fdmath.verify.apart"
+
+
+def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SECONDS, progress=None,
+                 replay=None, guard=Worker):
+    """The Report of the subject that make() makes, judged in a process of its own (see `worker.Worker`).
+
+    told: the names of what is declared; all else that can be found out (the library, whether it works in place, the
+    CONVENTIONS) is, and what the outputs contradict of these is a failure. None: all is taken as declared.
+    seconds: the time for a law. progress: called with each (law, subject) before it is asked. replay: see Report.
+    guard: `worker.Here` to stay in this process. Raises ValueError for a name that is no law, Trouble where the subject
+    cannot be made.
+    """
+    chosen = laws_named(laws)
+    with guard(make, seconds) as worker:
+        subject = worker.run(f"{HERE}:seen")
+        notes, contradictions, trouble = [], [], ""
+        try:
+            found, trouble = worker.run(f"{HERE}:suited", told)
+            notes += _taken(worker, found)
+            if told is not None and not trouble:
+                lines, contradictions = _probed(worker, told, subject)
+                notes += filter(None, lines)
+        except Trouble as error:
+            trouble = str(error)
+        subject = replace(subject, **worker.declared)
+        cells = {}
+        for law in chosen:
+            if progress is not None:
+                progress(law, subject)
+            cells[law.name] = _asked(worker, law, subject, trouble, cases, seed)
+        try:
+            cells = worker.run("fdmath.verify.explain:explained", cells, seed)
+        except Trouble as error:  # what breaks a law may hang or die under another declaration
+            notes.append(f"not explained: {error}")
+    return Report(chosen, [subject], {(law, subject.name): cell for law, cell in cells.items()}, replay=replay,
+                  notes={subject.name: notes}, contradictions=[f"{subject.name}: {text}" for text in contradictions])
+
+
+def _taken(worker, found):
+    """Lines on what was found without a probe, which is declared from now on."""
+    worker.declared |= found
+    lines = [f"taken as {name}={value!r}: so called, it returns a state" for name, value in found.items()]
+    said = worker.printed()
+    return lines + ([f"it printed: {said}"] if said else [])
+
+
+def _probed(worker, told, subject):
+    """(lines on what the probe found and is declared from now on, declarations that it contradicts as sentences)."""
+    try:
+        contract = worker.run(f"{HERE}:probed", tuple(told))
+    except Trouble as error:
+        return [f"not probed: {error}"], []
+    found = {name: value for name, value in contract.declarations().items() if name in CONVENTIONS and name not in told}
+    worker.declared |= found
+    wrong = [f"{t.name}={t.declared!r} is declared, but {t.evidence}" for t in contract.contradictions()]
+    return _said(contract, found, subject), wrong
+
+
+def _said(contract, found, subject):
+    """What the probe found, in a line; a line more for what is not as the house has it, and for what it could not tell.
+    """
+    unknown = [t.name for t in contract.undecided() if t.name in CONVENTIONS]
+    return [f"found: {', '.join(f'{name} {shown(contract[name].value)}' for name in found)}" if found else "",
+            *(f"{name} {shown(value)}: {contract[name].evidence}" for name, value in found.items()
+              if value != getattr(subject, name)),
+            f"could not tell: {', '.join(unknown)}" if unknown else ""]
+
+
+def _asked(worker, law, subject, trouble, cases, seed):
+    """The Cell of one law; "not run" where the process did not survive it, or the subject cannot run at all."""
+    if not law.concerns(subject):
+        return Cell("n/a", law.grade_for(subject))
+    if trouble:
+        return Cell("not run", law.grade_for(subject), counterexample=trouble)
+    try:
+        cell = worker.run(f"{HERE}:asked", law.name, cases, seed, PATIENCE * worker.seconds)
+    except Trouble as error:
+        cell = Cell("not run", law.grade_for(subject), counterexample=str(error))
+    return replace(cell, printed=worker.printed())
+
+
+# -- what is done in the process ------------------------------------------------------------------------
+
+
+def elsewhere(*_):
+    """Nothing; stands for a function that is in another process, where alone it is called."""
+    raise RuntimeError("the function of this subject is in another process")
+
+
+def seen(subject):
+    """The subject without its functions, which need not be picklable; raises what `judge.check` raises."""
+    check(subject)
+    return replace(subject, fn=elsewhere, backward=None if subject.backward is None else elsewhere)
+
+
+def suited(subject, told):
+    """(the declarations among library and in_place with which the subject returns a state, "" or why none do)."""
+    reasons = []
+    for found in _ways(subject, told):
+        reason = cannot_run(replace(subject, **found))
+        if not reason:
+            return found, ""
+        reasons.append("".join(f"with {name}={value!r}: " for name, value in found.items()) + reason)
+    return {}, "\n".join(reasons)
+
+
+def _ways(subject, told):
+    """The declarations to try: as declared, then torch tensors, each as it is and in place."""
+    if told is None:
+        return [{}]
+    libraries = [{}]
+    if "library" not in told and backends.load("importlib.util:find_spec")("torch"):
+        libraries.append({"library": "torch"})
+    places = [{}, {"in_place": True}] if "in_place" not in told and subject.role == "merge" else [{}]
+    return [library | place for library in libraries for place in places]
+
+
+def probed(subject, told):
+    """The Contract of the subject, of whose declarations those named in `told` were made."""
+    return backends.load("fdmath.verify.probe:probe")(subject, told=told)
+
+
+def asked(subject, name, cases, seed, patience=math.inf):
+    """The Cell of the law `name`."""
+    return ask(LAWS[name], subject, cases, seed=seed, seconds=patience)
+
+
+__all__ = ["CONVENTIONS", "elsewhere", "verify_apart"]

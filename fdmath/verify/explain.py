@@ -1,0 +1,288 @@
+"""What would explain a broken law: a convention that was not declared, a coarser format, a kind of fault that is known.
+
+Nothing here is a verdict. A declaration explains a law if the law holds under it; a mutant, a right function with one
+known fault, explains a subject if the two give the same results.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fdmath import _backends as backends
+from fdmath.algebra.rounding import Budget
+from fdmath.verify.judge import ask, drawn
+from fdmath.verify.laws import KEYED, LAWS, MERGING
+from fdmath.verify.reference import as_pair
+from fdmath.verify.subject import CALLED, ROLES, SubjectError
+
+CASES = 25
+"""Cases on which a law is tried under another declaration, and on which a suspect is compared."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A declaration as a dict, what that is as if, the roles that it concerns, the fault it is if not meant."""
+
+    declared: dict
+    sentence: str
+    roles: tuple = ROLES
+    fault: str = ""
+
+    def of(self, subject):
+        """The subject with the declaration; None where that changes nothing, or cannot be."""
+        (name, value), = self.declared.items()
+        if subject.role not in self.roles or getattr(subject, name) == value:
+            return None
+        try:
+            return replace(subject, **self.declared)
+        except ValueError:
+            return None
+
+    def text(self, rounded=""):
+        """The declaration as an explanation; `rounded` says what a coarse format is that of."""
+        (name, value), = self.declared.items()
+        fault = f"; if not meant, fault {self.fault}: {FAULTS[self.fault]}" if self.fault else ""
+        return f"{self.sentence.format(rounded)} (the law holds with the declaration {name}={value!r}{fault})"
+
+
+CONVENTIONS = [
+    Declaration({"log_base": 2}, "as if every lse were in base 2"),
+    Declaration({"log_base": math.e}, "as if every lse were natural"),
+    Declaration({"empty": math.inf}, "as if the lse of no keys were +inf"),
+    Declaration({"empty": -math.inf}, "as if the lse of no keys were -inf"),
+    Declaration({"lse_layout": "heads_last"}, "as if lse were laid out (…, Nq, H)", CALLED),
+    Declaration({"lse_layout": "heads_first"}, "as if lse were laid out (…, H, Nq)", CALLED),
+    Declaration({"causal": "top_left"}, "as if the causal mask were aligned top-left", ("attention",)),
+    Declaration({"causal": "bottom_right"}, "as if the causal mask were aligned bottom-right", ("attention",)),
+    Declaration({"heads": "tiled"}, "as if query head h read KV head h mod Hkv", CALLED),
+    Declaration({"heads": "interleaved"}, "as if query head h read KV head h // group", CALLED),
+    Declaration({"scale": 1.0}, "as if the scores were not scaled", CALLED),
+    Declaration({"in_place": True}, "as if it worked in place"),
+]
+COARSE = [
+    Declaration({"p_dtype": "float16"}, "as if P were rounded to float16 before P·v", KEYED, "B11"),
+    Declaration({"p_dtype": "bfloat16"}, "as if P were rounded to bfloat16 before P·v", KEYED, "B11"),
+    Declaration({"stats_dtype": "float16"}, "as if {} were rounded to float16", fault="D13"),
+    Declaration({"stats_dtype": "bfloat16"}, "as if {} were rounded to bfloat16", fault="D13"),
+]
+"""From the finer to the coarser: the first under which a law holds is the one that is said."""
+
+
+def explanations(subject, names, seed=0):
+    """By the name of each broken law, the sentences that may explain it: conventions, formats, kinds of fault.
+
+    What does not explain the first of the laws is not tried on the others.
+    """
+    first, *others = names
+    likely = [d for d in CONVENTIONS if _holds(first, d.of(subject), seed)]
+    alike = [] if likely else suspects(subject, seed)[:MOST_ALIKE]
+    rounded = ""
+    if not likely and all(s.mutant.fault in ROUNDING for s in alike):
+        likely = [d for d in COARSE if _holds(first, d.of(subject), seed)][:1]
+        rounded = _what_is_rounded(subject, seed) if likely else ""
+    told = {first: likely, **{name: [d for d in likely if _holds(name, d.of(subject), seed)] for name in others}}
+    return {name: (*(d.text(rounded) for d in found), *(s.sentence for s in alike)) for name, found in told.items()}
+
+
+MOST_ALIKE = 2
+"""The most suspects that are named: several faults of the catalogue may look the same from outside."""
+ROUNDING = ("B11", "B13", "D13")
+"""The faults of coarse formats, beside which the declaration of one is said too."""
+
+
+def _holds(name, subject, seed):
+    """Whether a law holds for the subject on some cases; no subject breaks it."""
+    return subject is not None and ask(LAWS[name], subject, CASES, seed=seed, shrink=False).verdict == "pass"
+
+
+def _what_is_rounded(subject, seed):
+    """"the weights" where lse is right to its full format on every case, else "m, l and lse"."""
+    for case in drawn(LAWS["anchor"], subject, CASES, seed=seed):
+        right = case.certified(subject) if subject.role in CALLED else case.certified()
+        budget = case.budget(subject)
+        free = Budget(np.full_like(budget.o, np.inf), budget.lse)
+        try:
+            if right.judge(case.run(subject), free).verdict == "fail":
+                return "m, l and lse"
+        except SubjectError:
+            return "m, l and lse"
+    return "the weights"
+
+
+# -- suspects -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A mutant that gives the same results as a subject; `besides`: not where empty states are merged."""
+
+    mutant: object
+    besides: bool
+
+    @property
+    def sentence(self):
+        """What the subject resembles, as a sentence."""
+        fault = self.mutant.fault
+        kind = f"fault {fault}: {FAULTS[fault]}" if fault in FAULTS else "a slip of which no report is known"
+        where = "without empty states " if self.besides else ""
+        return f"it gives what the mutant {self.mutant.name!r} gives on every case {where}tried ({kind})"
+
+
+def suspects(subject, seed=0):
+    """The Suspects, one of a fault: mutants that agree with the subject on all cases, or on those without empty states.
+
+    Both must be wrong on the same cases, of which there must be some.
+    """
+    anchor = LAWS["anchor"]
+    for besides, law in (False, anchor), (True, replace(anchor, strategy=LAWS["convexity"].strategy)):
+        cases = drawn(law, subject, CASES, seed=seed)
+        mine = [_found(subject, case) for case in cases]
+        if not any(x and x[0] == "fail" for x in mine):
+            continue
+        mutants = [m for m in backends.load("fdmath.verify.mutants:MUTANTS").values() if _comparable(m, subject)]
+        alike = {m.fault: Suspect(m, besides) for m in mutants if _same_results(m.subject(), subject, cases, mine)}
+        if alike:
+            return list(alike.values())
+    return []
+
+
+def _comparable(mutant, subject):
+    """Whether a mutant is called as the subject is, and is wrong in what it returns."""
+    other = mutant.subject()
+    return mutant.place == "fn" and (other.role, other.kind, other.lse) == (subject.role, subject.kind, subject.lse)
+
+
+def _same_results(other, subject, cases, mine):
+    """Whether `other` is right and wrong where the subject is, and returns the same, on all the cases."""
+    for case, found in zip(cases, mine, strict=True):
+        theirs = _found(other, case)
+        if found is None or theirs is None:
+            if found is not theirs:
+                return False
+        elif found[0] != theirs[0] or not _agree(found[1], theirs[1], case.budget(subject)):
+            return False
+    return True
+
+
+def _found(subject, case):
+    """(verdict of the anchor, state) of a subject on one case; None where it raises."""
+    try:
+        with backends.quiet():
+            return LAWS["anchor"].check(subject, case).verdict, case.run(subject)
+    except SubjectError:
+        return None
+
+
+def _agree(mine, theirs, budget):
+    """Whether two states, right or wrong, are equal within the sum of their bounds, NaN equal to NaN."""
+    for x, y, bound in zip(as_pair(mine), as_pair(theirs), budget, strict=True):
+        with np.errstate(invalid="ignore"):
+            alike = (x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= 2 * bound)
+        if not np.all(alike):
+            return False
+    return True
+
+
+FAULTS = {
+    "A1": "two empty states merge to NaN, −∞ − (−∞)",
+    "A2": "the lse of no keys is +∞, which no merge expects",
+    "A3": "the guard 0 for an empty maximum is left in lse",
+    "A4": "a row without keys gets a finite lse",
+    "A5": "a row without keys divides 0 by 0",
+    "A6": "an empty side's payload is multiplied by 0, and 0·NaN is NaN",
+    "A7": "a large negative number stands in for −∞, and is not neutral",
+    "A8": "lse = 0 of a row without keys lets exp(s) grow in the backward pass",
+    "B2": "hidden scores get a finite number that a visible score can lie below",
+    "B4": "the maximum of the new block is taken for the running one",
+    "B5": "the accumulator is divided by the factor it should be multiplied by",
+    "B6": "the factor exp(m_old − m_new) is missing on the old output",
+    "B7": "a constant is subtracted in place of a maximum",
+    "B8": "the maximum starts above the scores that may come",
+    "B10": "quantised weights saturate while their sum does not",
+    "B11": "the numerator sums rounded weights, the denominator unrounded ones",
+    "B12": "the 1 of softmax-plus-one is added after the shift",
+    "B13": "the running sum is kept in a format that stops counting",
+    "B14": "the accumulator is kept in a format that overflows",
+    "B15": "the soft cap comes after the mask and lets hidden keys in",
+    "C1": "the keys left over by an even split are dropped",
+    "C3": "parts beyond those written are combined too",
+    "C4": "all splits write one lse, and the last one wins",
+    "C5": "a split without keys takes part",
+    "C6": "a plan made for one length serves another",
+    "C8": "a split compares its own index with the length of all",
+    "C9": "the running output is rounded at every hop",
+    "C11": "what should split does not",
+    "C12": "how a sequence is split depends on its mates in the batch",
+    "D1": "a base-2 lse is taken for a natural one",
+    "D2": "a natural lse is taken for one in base 2",
+    "D3": "lse is converted to another base twice",
+    "D4": "the level and the log of the sum are in different units",
+    "D6": "the logarithm is that of another sum, of shifted scores or of probabilities",
+    "D7": "two axes of lse are swapped",
+    "D8": "lse keeps a packing of the heads that only one path undoes",
+    "D9": "padding of lse is taken for rows",
+    "D10": "an empty sequence's lse is written over another's",
+    "D11": "lse is never written",
+    "D12": "a scale of the quantised weights stays in lse",
+    "D13": "weights, m, l or lse are kept in 16 bits",
+    "E1": "log(1 + exp(Δ)) overflows where Δ is large",
+    "E2": "exp(lse) is formed without a shift",
+    "E3": "log(1 + x) loses a small x that log1p keeps",
+    "E4": "logarithms of sums are added as if they were sums",
+    "E5": "lse is overwritten before the weights were made of it",
+    "E6": "o is merged on, the running lse is not",
+    "F1": "the causal mask is aligned with the first keys, not the last",
+    "F4": "the last keys of a causal row are not bounded by the length",
+    "F5": "the mask is applied to some blocks of keys only",
+    "F7": "a hop of the ring is masked by the wrong rule",
+    "F8": "a window holds one key too many, or too few",
+    "F9": "padded keys of the last tile count",
+    "F10": "an unused slot's NaN comes through a weight of 0",
+    "F13": "the scale is that of a padded dimension",
+    "G1": "query heads are dealt to KV heads in turn, not in groups",
+    "G2": "the group's size serves as modulus and stride",
+    "G4": "the gradient of a shared head is not summed over its queries",
+    "H1": "the gradient of lse is dropped",
+    "H2": "a branch remakes its weights from its own lse, not the merged one",
+    "H3": "the backward pass takes a natural lse for one in base 2",
+    "H4": "the backward pass of a ring uses one hop's keys for all",
+    "H7": "the backward pass ignores the mask",
+    "H8": "rows without keys have no gradient, not 0",
+    "H9": "0·NaN in the gradient of a row without keys",
+    "H10": "rows beyond the end enter exp(s − lse) in the backward pass",
+    "H13": "delta is summed in another memory order",
+}
+"""Kinds of fault found in public kernels: their ids, and what goes wrong."""
+
+KINDS = [
+    ("A1", MERGING, ("empty",), "nan"),
+    ("A2", ROLES, ("empty",), "inf"),
+    ("A3", ("block", "partial", "decode", "attention"), ("empty",), "number"),
+    ("A7", MERGING, ("empty", "left identity", "right identity"), "number"),
+    ("A6", MERGING, ("left identity", "right identity"), "nan"),
+    ("F10", ("block", "decode"), ("poison",), "nan"),
+    ("F5", ("attention",), ("causality",), "number"),
+    ("H1", CALLED, ("gradient of lse",), "number"),
+    ("G4", CALLED, ("sum over a group",), "number"),
+    ("H7", ("attention",), ("gradient causality",), "number"),
+    ("H9", CALLED, ("gradient of nothing",), "nan"),
+    ("E5", MERGING, ("inputs kept",), ""),
+]
+"""(fault, roles, laws, what came): what a broken law reminds of where no suspect gave the same results."""
+
+
+def kind_of(law, subject, cell):
+    """The sentence of the kind of fault that a broken law reminds of; "" for none."""
+    for fault, roles, laws, came in KINDS:
+        if subject.role in roles and law in laws and cell.came == came:
+            return f"this resembles fault {fault}: {FAULTS[fault]}"
+    return ""
+
+
+def explained(subject, cells, seed=0):
+    """The cells, a dict law → Cell of one subject, with what would explain those that failed."""
+    broken = [name for name, cell in cells.items() if cell.verdict == "fail" and cell.grade == "budget"]
+    found = explanations(subject, broken, seed) if broken else {}
+    told = {name: found[name] or tuple(filter(None, [kind_of(name, subject, cells[name])])) for name in broken}
+    return {name: replace(cell, explained=told.get(name, ())) for name, cell in cells.items()}
