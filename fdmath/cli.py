@@ -30,6 +30,7 @@ COMMANDS = {
     "student": Command("fdmath.verify.exercises:student_main", "notebooks", "notebooks without the answers"),
     "test": Command("fdmath.workshop.phases:main", "test", "every phase of the tests, with its time"),
     "lint": Command("fdmath.workshop.lint:main", "test", "style, imports, tolerances, notebook rules"),
+    "mutation": Command("fdmath.workshop.mutation:main", "test", "small changes of the code that a test must notice"),
     "model": Command("fdmath.interop.smollm2:model_main", "model", "fetch the small language model"),
     "data": Command("fdmath.interop.smollm2:data_main", "model", "capture attention inputs from that model"),
 }

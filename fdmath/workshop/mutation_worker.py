@@ -1,0 +1,103 @@
+"""A process that judges mutants one after the other: NumPy, torch and pytest are imported once, not once a mutant.
+
+A mutant is planted as the source of its module in a fresh import of fdmath and of the tests; no file is changed.
+Speaks JSON, a line a message: {"module", "path", "source", "tests"} comes; null goes after each step of a test, as a
+sign of life, and {"verdict", "by"} at the end.
+"""
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+KILLED, SURVIVED, ERROR = "killed", "survived", "error"
+OPTIONS = [
+    "--exitfirst", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:nbval",
+    "-o", "addopts=", "--import-mode=importlib", "--strict-markers",
+    # Only the first run imports these before pytest can rewrite their asserts, which are none of ours.
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+]  # fmt: skip
+
+
+class Plant(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
+    """The finder and loader of one module, whose source is the text given and not what its file holds."""
+
+    def __init__(self, module, path, source):
+        super().__init__(module, path)
+        self.source = source
+
+    def find_spec(self, name, path=None, target=None):
+        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname):
+        return compile(self.source, self.path, "exec", dont_inherit=True)
+
+
+class Witness:
+    """A pytest plugin: `by` is the test file of the first failure, None without one; each report is told to `alive`."""
+
+    def __init__(self, alive):
+        self.alive, self.by = alive, None
+
+    def pytest_runtest_logreport(self, report):
+        self.note(report)
+
+    def pytest_collectreport(self, report):
+        self.note(report)
+
+    def note(self, report):
+        self.alive()
+        if report.failed and self.by is None:
+            self.by = report.nodeid.partition("::")[0]
+
+
+def forget():
+    """Nothing; fdmath and its tests are imported anew when next asked for."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("fdmath", "tests")]:
+        del sys.modules[name]
+
+
+def judge(module, path, source, tests, alive=lambda: None):
+    """The {"verdict", "by"} of the tests (paths), in the order given, on the module with that source.
+
+    killed: a test failed, or could not be imported; by: the file of that test. survived: all passed. error: pytest
+    itself failed, or found no tests.
+    """
+    pytest = importlib.import_module("pytest")
+    plant, witness = Plant(module, path, source), Witness(alive)
+    forget()
+    sys.meta_path.insert(0, plant)
+    try:
+        code = pytest.main([*OPTIONS, *tests], plugins=[witness])
+    finally:
+        sys.meta_path.remove(plant)
+    if witness.by:
+        return {"verdict": KILLED, "by": witness.by}
+    return {"verdict": ERROR, "by": f"pytest ended with {code}"} if code else {"verdict": SURVIVED, "by": ""}
+
+
+def main():
+    """Nothing; answers until the input ends. What tests print goes nowhere."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+
+    def say(message):
+        print(json.dumps(message), file=answers, flush=True)
+
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        for package in ("numpy", "torch", "flint"):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(package)
+        gc.freeze()  # pytest collects garbage twice a run; what torch brought is none
+        for line in sys.stdin:
+            say(judge(**json.loads(line), alive=lambda: say(None)))
+
+
+if __name__ == "__main__":
+    main()
