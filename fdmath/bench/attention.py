@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from fdmath.algebra import rounding
 from fdmath.bench import records
+from fdmath.bench.decode import verdict
 from fdmath.cost.flash import Grid, backward_matmul_flop, forward_matmul_flop
 
 FIELDS = (
@@ -165,6 +166,19 @@ def ratios(rows, field, over, to):
         if row[field] is not None and row["implementation"] in (over, to):
             found.setdefault(shape_of(row), {})[row["implementation"]] = row[field]
     return {shape: both[over] / both[to] for shape, both in found.items() if len(both) == 2 and both[to] > 0}
+
+
+def standings(rows, mine, other):
+    """(dim, causal, queries) → how `mine` stands to the implementation `other`, among rows of one study and pass.
+
+    In the words of `decode.verdict`: "level" where the spread of the times covers what is between them. What was not
+    timed, in one or the other, is left out.
+    """
+    found = {}
+    for row in rows:
+        if row["us"] is not None and row["implementation"] in (mine, other):
+            found.setdefault((row["dim"], row["causal"], row["queries"]), {})[row["implementation"]] = row
+    return {point: verdict(both[mine], both[other]) for point, both in found.items() if len(both) == 2}
 
 
 def shape_of(row):

@@ -160,6 +160,9 @@ PLACES = {
 }
 """Where each line of document B's Algorithm 1 stands: the beginnings of lines of source, in both algorithms."""
 
+LISTED = ("3", "10", "12", "15")
+"""The lines that document B lists as those that differ. Source: claims:B60."""
+
 LOOPS = ([(flash._forward, "for i"), (_TWO, "for j")], [(flash1.flash_attention_1, "for j"), (_ONE, "for i")])
 """Lines 3 and 6: the outer loop and the inner one."""
 
@@ -200,10 +203,16 @@ def asked_by(journal, function, start):
 
 
 def as_table(steps):
-    """The Steps as a table in Markdown, what has changed marked by an arrow."""
-    head = "| line | FlashAttention-2 | it asks for | FlashAttention-1 | it asks for | |\n|---|---|---|---|---|---|\n"
-    return head + "\n".join(f"| {s.line} | {_code(s.source)} | {_words(s.asked)} | {_code(s.source_1)} | "
-                            f"{_words(s.asked_1)} | {'**◀**' if s.changed else ''} |" for s in steps)  # fmt: skip
+    """The Steps as a table in Markdown: an arrow marks what has changed, a dot what is among LISTED."""
+    titles = ("line", "FlashAttention-2", "it asks for", "FlashAttention-1", "it asks for", "changed", "listed")
+    rows = [(s.line, _code(s.source), _words(s.asked), _code(s.source_1), _words(s.asked_1),
+             "**◀**" if s.changed else "", "●" if listed(s) else "") for s in steps]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
+
+
+def listed(step):
+    """Whether one of the Step's lines is among LISTED."""
+    return not set(LISTED).isdisjoint(step.line.split(", "))
 
 
 def _code(source):

@@ -39,7 +39,8 @@ REGISTERS = gl.constexpr(240)
 """Registers of a computing thread: 2·240 + 24 for the loading warps is what 3·168, the share at the start, allows."""
 LOADING_REGISTERS = gl.constexpr(24)
 SHORT = (1024, 2048)
-"""Fewer queries or keys than these, (full, causal), and the readable kernel is the faster one (H200, bfloat16)."""
+"""With fewer queries or keys than these, (full, causal), it is not shown to pay: the recorded times of both kernels
+overlap, or the readable one is the faster (H200, bfloat16, d = 128)."""
 
 
 class HopperTile(NamedTuple):

@@ -77,3 +77,17 @@ def test_ratios_are_of_the_same_point():
 def test_the_newest_record_of_a_device_is_read(monkeypatch):
     monkeypatch.setattr(records, "newest", lambda what: ({"what": what}, []))
     assert attention.recorded("h100") == ({"what": "attention-h100"}, [])
+
+
+def test_standings_need_both_times_and_more_than_their_spread():
+    def row(name, queries, *times):
+        us, least, most = times or (None,) * 3
+        return attention.row_of("speed", "forward", Shape(queries=queries), "bfloat16", name, us=us, us_least=least,
+                                us_most=most)
+
+    rows = [row("a", 1, 10.0, 9.0, 11.0), row("b", 1, 12.0, 11.0, 13.0), row("a", 2, 10.0, 9.0, 11.0),
+            row("b", 2, 30.0, 10.0, 99.0), row("a", 3, 10.0, 9.0, 11.0), row("b", 3), row("a", 4, 10.0, 9.0, 11.0),
+            row("c", 4, 9.0, 8.0, 9.0)]
+    assert attention.standings(rows, "a", "b") == {(128, False, 1): "ahead", (128, False, 2): "level"}
+    assert attention.standings(rows, "b", "a") == {(128, False, 1): "behind", (128, False, 2): "level"}
+    assert attention.standings([], "a", "b") == {} == attention.standings(rows, "a", "nobody")

@@ -120,4 +120,6 @@ def test_what_has_changed_is_marked():
     assert not same[0].changed  # one block: there is no order
     rows = journal.as_table(steps).splitlines()
     assert len(rows) == 2 + len(steps) and [("◀" in row) for row in rows[2:]] == [s.changed for s in steps]
+    assert {row.count("|") for row in rows} == {8}
+    assert [row.split()[1] for row in rows[2:] if "●" in row] == ["3,", "10", "12", "15"]
     assert "| 10 | `p = gpu.exp(s - level)` | 24 exponentials |" in journal.as_table(steps)
