@@ -52,26 +52,27 @@ def probe(subject, dtype=None, *, told=None, risky=False, run=None, progress=Non
         way, traits = run("begin", dtype)
     except SubjectError as error:
         way, traits = None, [Trait("call", None, f"it {error}")]
-    facts = {}
-    for name in asked(subject, way, risky):
-        if name == "no keys" and facts.get("empty") is not None:
+    facts = {t.name: t.value for t in traits}
+    for name in asked(subject, way, facts.get("lse"), risky):
+        if name == "no keys" and "empty_o" in facts:
             continue
         if progress:
             progress(name)
         found = _answered(run, way, facts, name)
         facts |= {t.name: t.value for t in found}
-        traits = [t for t in traits if t.name not in facts or t.name not in {f.name for f in found}] + found
+        traits = [t for t in traits if t.name not in {new.name for new in found}] + found
     declared = declarations(subject, told)
     return Contract(subject.name, subject.role, way and way.dtype,
                     tuple(Trait(t.name, t.value, t.evidence, declared.get(t.name)) for t in traits))
 
 
-def asked(subject, way, risky=False):
-    """The names of the questions for a subject called in a way; none where there is no way."""
+def asked(subject, way, lse=True, risky=False):
+    """The names of the questions for a subject called in a way; none where there is no way. lse: it returns one."""
     if way is None:
         return []
     out = {"normalised"} if subject.kind is AccState and subject.role not in CALLED else set()
     out |= {"scores"} if way.dtype != "float32" else set()
+    out |= set() if lse else {"log_base", "stats_dtype"}
     out |= {"no keys"} if way.library != "numpy" and not risky else set()
     return [name for name, (_, roles) in QUESTIONS.items() if subject.role in roles and name not in out]
 

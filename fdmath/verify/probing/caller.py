@@ -18,10 +18,19 @@ from fdmath.algebra.state import KINDS, AccState, LSEState
 from fdmath.verify.subject import CALLED, Subject, SubjectError
 
 ROOM = 4 * unit_roundoff("bfloat16")
-"""1/64, four roundings of the coarsest format: how far an answer may be from one alternative, where another one is 1."""
+"""1/64, four roundings of the coarsest format: how far an answer may be from an alternative, where another is 1."""
 
 D = 64
 """The head dimension of most questions: every kernel takes it, and its 1/√d is a power of two."""
+
+SCALES = {
+    "1/sqrt(d)": lambda d: d**-0.5,
+    "1/sqrt(padded d)": lambda d: (2 ** math.ceil(math.log2(d))) ** -0.5,
+    "1/d": lambda d: 1 / d,
+    "1/sqrt(d) with exp2 for exp": lambda d: d**-0.5 * math.log(2),
+    "1/sqrt(d) with exp2 for exp, undone": lambda d: d**-0.5 / math.log(2),
+}
+"""Scales in use, right and wrong, as functions of the head dimension; at D the first two agree."""
 
 LAYOUTS = {
     "heads_first": lambda lse, b, h, n: lse.reshape(b, h, n),
@@ -66,8 +75,10 @@ class Caller:
 
     def scale(self, d=D):
         """The factor on q·k at a head dimension, as found."""
-        found = self.facts.get("scales", {})
-        return found.get(d, self.subject.scale or 1 / math.sqrt(d))
+        found = self.facts.get("scale")
+        if isinstance(found, str):
+            return SCALES[found](d)
+        return found or self.subject.scale or 1 / math.sqrt(d)
 
     # -- weigh ------------------------------------------------------------------------------------
 
@@ -151,7 +162,7 @@ class Caller:
         rest = [x.reshape(rows) for x in got if x.size == rows and all(x is not p for p in payloads)]
         need = 1 if self.pairs else 2
         if not payloads or (len(rest) < need and not (self.pairs and not rest)):
-            raise SubjectError(f"returned arrays of shape {', '.join(str(x.shape) for x in got) or 'none'} "
+            raise SubjectError(f"returned arrays of shape {', '.join(str(x.shape) for x in got)} "
                                f"for {rows} rows with {width} values each")
         return [payloads[0].reshape(rows, width), *rest[:need]]
 
@@ -180,7 +191,7 @@ class Caller:
         b, h, n = shape
         o = [x for x in got if x.shape in ((b, h, n, dv), (b, n, h, dv), (b, h, dv))]
         if not o:
-            raise SubjectError(f"returned arrays of shape {', '.join(str(x.shape) for x in got) or 'none'}; o would have "
+            raise SubjectError(f"returned arrays of shape {', '.join(str(x.shape) for x in got)}; o would have "
                                f"{(b, h, n, dv)}")
         rest = [x for x in got if x is not o[0]]
         whole = [x for x in rest if x.size == b * h * n]
@@ -203,14 +214,16 @@ class Caller:
         """The float arrays, as float64, that the function returns for operands in its role's order."""
         sent = [self.send(x) for x in operands]
         got = self.call(*sent)
-        if got is None and self.subject.in_place:
-            got = sent[: max(1, len(sent) // 2)]
+        if got is None and self.subject.in_place and self.subject.role == "merge":
+            got = sent[: len(sent) // 2]
+            if all(np.array_equal(exact(x), exact(y), equal_nan=True) for x, y in zip(got, operands, strict=False)):
+                raise SubjectError("returned NoneType, and its first operands are as they were")
         return [exact(x) for x in self.floats(got)]
 
-    def masked(self, name, mask):
-        """The Caller whose function is also passed a mask (NumPy) by name."""
-        fn, sent = self.subject.fn, self.subject.send(mask if mask.dtype == bool else self.array(mask))
-        return replace(self, subject=replace(self.subject, fn=lambda *args: fn(*args, **{name: sent})))
+    def given(self, **named):
+        """The Caller whose function is also passed arguments by name, arrays in its own library."""
+        fn, sent = self.subject.fn, {name: self.send(x) for name, x in named.items()}
+        return replace(self, subject=replace(self.subject, fn=lambda *args: fn(*args, **sent)))
 
     def floats(self, got):
         """The arrays of floats in what a call returned, as they are; SubjectError where there is none."""

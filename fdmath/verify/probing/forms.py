@@ -28,8 +28,8 @@ def _itself(fn):
 def _with(names, **flags):
     """The wrapping that passes operands after q, k, v by `names` (None: not at all), and flags besides."""
     def wrap(fn):
-        def call(q, k, v, *rest):
-            return fn(q, k, v, **{n: x for n, x in zip(names, rest, strict=True) if n is not None}, **flags)
+        def call(q, k, v, *rest, **more):
+            return fn(q, k, v, **{n: x for n, x in zip(names, rest, strict=True) if n is not None}, **flags, **more)
 
         return call
 
@@ -50,11 +50,11 @@ def _parts_second(heads):
 FLAGS = [{}, {"return_lse": True}, {"return_softmax_lse": True}, {"return_residual": True}]
 
 
-def _named(text, names):
-    """Forms with operands passed by names, without and with each flag that asks for lse."""
+def _named(*names):
+    """Forms with the operands after q, k, v passed by names, without and with each flag that asks for lse."""
     passed = "".join(f", {n}=…" for n in names if n is not None)
     return [Form(f"fn(q, k, v{passed}{''.join(f', {f}=True' for f in flags)})", _with(names, **flags))
-            for flags in FLAGS if passed or flags or text != "fn(q, k, v)"]
+            for flags in FLAGS]
 
 
 MERGE = [
@@ -73,18 +73,13 @@ MERGE_MANY = [
     Form("fn([o, …], [lse, …])", lambda fn: lambda o, lse: fn(list(o), list(lse))),
 ]
 BLOCK = [Form("fn(scores, v)", _itself)]
-PARTIAL = [Form("fn(q, k, v)", _itself), *_named("fn(q, k, v)", ())]
+PARTIAL = [Form("fn(q, k, v)", _itself), *_named()[1:]]
 DECODE = [
     Form("fn(q, k, v, seq_lens, num_splits)", _itself),
-    *_named("", ("seq_lens", "num_splits")),
-    *_named("", ("seq_lens", None)),
+    *_named("seq_lens", "num_splits"),
+    *_named("seq_lens", None),
     Form("fn(q, k, v, seq_lens)", lambda fn: lambda q, k, v, lens, splits: fn(q, k, v, lens)),
-    *_named("", ("cache_seqlens", "num_splits")),
-    *_named("", ("cache_seqlens", None)),
+    *_named("cache_seqlens", "num_splits"),
+    *_named("cache_seqlens", None),
 ]
-ATTENTION = [
-    Form("fn(q, k, v, causal)", _itself),
-    *_named("", ("causal",)),
-    *_named("", ("is_causal",)),
-    *_named("", (None,)),
-]
+ATTENTION = [Form("fn(q, k, v, causal)", _itself), *_named("causal"), *_named("is_causal"), *_named(None)]

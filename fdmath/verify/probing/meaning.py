@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from fdmath.verify.probing.caller import ROOM, D, choose, distance, numbers
+from fdmath.verify.probing.caller import ROOM, SCALES, D, choose, distance, numbers
 from fdmath.verify.probing.contract import Trait
 from fdmath.verify.subject import SubjectError
 
 BASES = {"e": math.e, "2": 2}
 EQUAL = 7
 PART = 1 / 8
-"""How near to what one base gives, where the other gives 1: merged weights are 0.08 apart, and bfloat16 has 2⁻⁹ of 1."""
+"""How near to what one base gives, where the other gives 1: merged weights are 0.08 apart, bfloat16 has 2⁻⁹ of 1."""
 
 
 # -- scale ----------------------------------------------------------------------------------------------
@@ -25,14 +25,11 @@ def scale(caller):
             try:
                 found[d] = _scale_at(caller, d)
             except SubjectError as error:
-                trouble = f"; with d = {d} it {error}"
-    told = {d: next((x for x in _candidates(d).values() if _close(s, x)), s) for d, s in found.items() if s is not None}
-    caller.facts["scales"] = told
-    seen = "; ".join(f"d = {d}: {'no factor fits' if s is None else f'{s:.6g}, {_in_words(s, d)}'}"
-                     for d, s in found.items())
-    value = _scale_value(told) if len(told) == len(found) > 0 else None
-    if len(told) == 1 and value is not None:
-        value, trouble = None, f"{trouble}; one head dimension does not tell a constant from 1/sqrt(d)"
+                trouble = f"; with d = {d} it {str(error).splitlines()[0]}"
+    seen = "; ".join(f"d = {d}: {'no factor fits' if s is None else f'{s:.6g}'}" for d, s in found.items())
+    value = _scale_value(found) if len(found) == 2 and None not in found.values() else None
+    if len(found) == 1:
+        trouble += "; one head dimension does not tell a constant from 1/sqrt(d)"
     return [Trait("scale", value, f"the weights of two keys have the ratio e^(scale·q·k): {seen or 'none'}{trouble}")]
 
 
@@ -50,34 +47,18 @@ def _scale_at(caller, d):
     return next((float(x / r) for x, r in zip(logs, raw, strict=True) if 1 / 2 <= abs(x) <= 3), None)
 
 
-def _candidates(d):
-    """Closed forms of a scale at a head dimension."""
-    padded = 2 ** math.ceil(math.log2(d))
-    forms = {"1/sqrt(d)": d**-0.5, f"1/sqrt({padded}), of a padded d": padded**-0.5, "1": 1.0, "1/d": 1 / d,
-             "1/sqrt(d) with exp2 for exp": d**-0.5 * math.log(2), "1/sqrt(d)/ln 2": d**-0.5 / math.log(2)}
-    return forms
-
-
 def _close(x, y):
     """Whether two scales differ by less than the coarsest format allows."""
     return abs(math.log(x / y)) <= ROOM if x > 0 and y > 0 else False
 
 
-def _in_words(s, d):
-    return next((f"which is {name}" for name, x in _candidates(d).items() if _close(s, x)), "which is no usual form")
-
-
 def _scale_value(found):
-    """"1/sqrt(d)", "1/sqrt(padded d)", a constant (float), or another closed form; None where nothing fits."""
-    if all(_close(s, d**-0.5) for d, s in found.items()):
-        return "1/sqrt(d)"
-    first, *others = found.values()
-    if all(_close(first, s) for s in others):
-        return next((x for x in (1.0, 0.125, 80**-0.5, 128**-0.5, 576**-0.5) if _close(first, x)), first)
-    if all(_close(s, (2 ** math.ceil(math.log2(d))) ** -0.5) for d, s in found.items()):
-        return "1/sqrt(padded d)"
-    words = {_in_words(s, d) for d, s in found.items()}
-    return words.pop().removeprefix("which is ") if len(words) == 1 and "which is no usual form" not in words else None
+    """The name in SCALES of scales found at two head dimensions, or a constant; None where they are neither."""
+    name = next((n for n, form in SCALES.items() if all(_close(s, form(d)) for d, s in found.items())), None)
+    first, second = found.values()
+    if name or not _close(first, second):
+        return name
+    return next((x for x in (1.0, 0.125, 80**-0.5, 128**-0.5, 576**-0.5) if _close(first, x)), first)
 
 
 # -- o and lse ------------------------------------------------------------------------------------------
@@ -100,8 +81,6 @@ def log_base(caller):
     values = np.zeros_like(rows)
     values[:, 0] = 1
     o, lse = caller.weigh(rows, values)
-    if lse is None:
-        return [Trait("log_base", None, "no lse is returned")]
     seen = lse if callable(lse) else lambda base: lse
     asked = caller.scores(rows)
     fitting = [b for b in BASES.values() if _explains(b, asked, o if caller.merges else None, seen, caller.merges)]
@@ -145,7 +124,8 @@ def _as_if(value, scores, seen):
     known = {
         "log2 l on a natural m": m + np.log2(l), "ln l on a base-2 m": m / math.log(2) + np.log(l),
         "a natural lse times ln 2": (m + np.log(l)) * math.log(2), "m was left out": np.log(l),
-        "l was left out": m, "it is never written": np.zeros_like(m), "the sum itself, not its logarithm": np.exp(m) * l,
+        "l was left out": m, "it is never written": np.zeros_like(m),
+        "the sum itself, not its logarithm": np.exp(m) * l,
     }
     name = choose(seen(math.e), known)
     return f": neither, as if {name}" if name else ": neither"
@@ -180,11 +160,9 @@ def no_keys(caller):
 
 
 def _empty_traits(how, o, lse):
-    traits = [] if lse is None else [Trait("empty", float(lse), f"{how} has lse = {numbers(lse)}")]
-    if lse is None:
-        traits.append(Trait("empty", None, "no lse is returned"))
     o = np.unique(o)
-    return [*traits, Trait("empty_o", float(o[0]) if len(o) == 1 else None, f"{how} has o = {numbers(o[:4])}")]
+    traits = [Trait("empty_o", float(o[0]) if len(o) == 1 else None, f"{how} has o = {numbers(o[:4])}")]
+    return traits if lse is None else [Trait("empty", float(lse), f"{how} has lse = {numbers(lse)}"), *traits]
 
 
 def _hidden_block(caller):
@@ -202,7 +180,7 @@ def _length_none(caller):
 def _causal_none(caller):
     """Five queries over three keys: aligned at the bottom right, the first two see none."""
     if caller.facts.get("causal") != "bottom_right":
-        return None, "causal, no row is without a key unless aligned at the bottom right", None
+        return None, "causal leaves no row without a key unless it is aligned at the bottom right"
     q, k = np.zeros((1, 2, 5, D)), np.zeros((1, 2, 3, D))
     o, lse = caller.attend(q, k, np.full(k.shape, 5.0), causal=True)
     return "the first of 5 causal queries over 3 keys (all values 5)", o[0, 0, 0], None if lse is None else lse[0, 0, 0]
@@ -213,30 +191,32 @@ def _masked_none(caller):
     q, k = np.zeros((1, 2, 3, D)), np.zeros((1, 2, 4, D))
     sees = np.ones((1, 2, 3, 4), bool)
     sees[:, :, 1] = False
-    for name, mask in (("attn_mask", np.where(sees, 0.0, -np.inf)), ("mask", sees)):
+    masks = {"attn_mask": caller.array(np.where(sees, 0.0, -np.inf)), "mask": sees,
+             "score_mod": lambda score, b, h, i, j: score.masked_fill(i == 1, -math.inf)}
+    for name, mask in masks.items():
         try:
-            o, lse = caller.masked(name, mask).attend(q, k, np.full(k.shape, 5.0))
+            o, lse = caller.given(**{name: mask}).attend(q, k, np.full(k.shape, 5.0))
         except SubjectError:
             continue
         if lse is not None and len(np.unique(lse)) > 1 or not np.all(o == 5):
             return f"a row hidden by {name} (all values 5)", o[0, 0, 1], None if lse is None else lse[0, 0, 1]
-    return None, "it takes no mask by the name attn_mask or mask", None
+    return None, f"it takes no {', '.join(masks)}"
 
 
 def _empty_of_merges(caller):
-    """Which infinity changes nothing, on either side, and what two of them give; of a garbage o of 7 beside it."""
-    neutral, seen = [], []
-    for mark in (-np.inf, np.inf):
-        rows, values = np.array([[mark, 2.0], [2.0, mark], [mark, mark]]), np.array([[7.0, 1.0], [1.0, 7.0], [7.0, 7.0]])
-        o, lse = caller.weigh(rows, values)
+    """Which infinity changes nothing, on either side, and what two of them give; with an o of 999 that means nothing.
+
+    Where both do, the one that two of it return, then the one declared.
+    """
+    neutral, seen = {}, []
+    for mark in (-np.inf, np.inf) if caller.pairs else (-np.inf,):  # m = +∞ is in use nowhere
+        rows = np.array([[mark, 2.0], [2.0, mark], [mark, mark]])
+        o, lse = caller.weigh(rows, np.where(rows == mark, 999.0, 1.0))
         lse = lse(math.e) if callable(lse) else lse
         keeps = distance(o[:2], 1.0) <= ROOM and (lse is None or distance(lse[:2], 2.0) <= ROOM)
-        neutral += [float(mark)] if keeps else []
+        if keeps:
+            neutral[float(mark)] = (lse is None or lse[2] == mark, mark == caller.subject.empty)
         alone = "" if lse is None else f", lse = {numbers(lse[2])}"
         seen.append(f"beside (1, 2) a part with lse = {mark} changes {'nothing' if keeps else 'the result'}, "
                     f"two give o = {numbers(o[2])}{alone}")
-        if not caller.pairs:
-            break  # m = +∞ is in use nowhere
-    declared = caller.subject.empty
-    value = declared if declared in neutral else neutral[0] if neutral else None
-    return [Trait("empty", value, "; ".join(seen))]
+    return [Trait("empty", max(neutral, key=neutral.get, default=None), "; ".join(seen))]

@@ -48,7 +48,7 @@ def opened(subject, dtype=None):
         if all(rank):
             break
     if best is None:
-        return None, [Trait("call", None, f"no signature tried returns a state; called as its role is, it {first_error}")]
+        return None, [Trait("call", None, f"no signature tried returns a state; in its role's it {first_error}")]
     rank, way, (o, lse) = best
     shapes = f"o of shape {o.shape} and " + ("no lse" if lse is None else _shape(lse))
     heeds = "" if rank[1] else f", but {'causal' if subject.role == 'attention' else 'seq_lens'} changes nothing"

@@ -38,7 +38,7 @@ def p_dtype(caller):
 
     Three items of weight 1 take away what one of weight p < 1 brings: o is 0 but for the rounding of p.
     """
-    if not caller.base and caller.merges or caller.facts.get("normalised") is False:
+    if not caller.base and caller.merges or caller.facts.get("normalised", True) is not True:
         return [Trait("p_dtype", None, "it needs the base of the weights and a normalised o")]
     base = caller.base if caller.merges else math.e
     scores, values = _balanced(caller, base)
@@ -105,7 +105,7 @@ def stats_dtype(caller):
     found = choose(lse, right, part=ROOM if caller.dtype != "float64" else 1 / 8)
     text = f"two equal items at {numbers(m)} have lse = {numbers(lse)}; " + "; ".join(
         f"{n}: {numbers(x)}" for n, x in right.items() if "," not in n)
-    if found == finest and caller.merges and caller.facts.get("normalised") is not False:
+    if found == finest and caller.merges and caller.facts.get("normalised", True):
         found, said = _weights_of_levels(caller, base, formats, finest)
         text += said
     if found == finest and not caller.merges:
@@ -139,7 +139,7 @@ def _count(caller, base, finest):
 def scores(caller):
     """The format to which q and k are rounded before they are multiplied: float32, tf32 or bfloat16.
 
-    Two keys whose large coordinates differ in the 10th bit, then in the 13th: their scores differ by log 3 all the same.
+    Two keys differ in the 10th bit of a coordinate, then in the 13th: their scores differ by log 3 all the same.
     """
     steps = 2.0 ** -np.array([9, 12, 12])
     q, k = np.zeros((3, 2, 1, D)), np.zeros((3, 2, 16, D))
@@ -152,6 +152,6 @@ def scores(caller):
     got = o.reshape(3, -1)[:2, 0]
     share = 1 / (1 + np.exp(-caller.scale() * caller.rounded(np.log(3.0) / caller.scale())))
     right = {"float32": [share, share], "tf32": [share, 0.5], "bfloat16": [0.5, 0.5]}
-    return [Trait("scores", choose(got, right), f"a key whose score is higher by log 3 through the 10th and the 13th bit "
-                                                f"of a coordinate has the weights {numbers(got)}; all bits would give "
-                                                f"0.75 twice, eleven (TF32) 0.75 and 0.5, eight 0.5 twice")]
+    text = (f"a key whose score is higher by log 3 through the 10th and the 13th bit of a coordinate has the weights "
+            f"{numbers(got)}; all bits would give 0.75 twice, eleven (TF32) 0.75 and 0.5, eight 0.5 twice")
+    return [Trait("scores", choose(got, right), text)]
