@@ -4,10 +4,13 @@ import math
 from dataclasses import replace
 
 from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
 from fdmath.verify.judge import CASES, ask, cannot_run, check, laws_named
 from fdmath.verify.laws import LAWS
+from fdmath.verify.probe import probe
 from fdmath.verify.probing.contract import shown
 from fdmath.verify.report import Cell, Report
+from fdmath.verify.subject import SubjectError
 from fdmath.verify.worker import PATIENCE, SECONDS, Trouble, Worker
 
 CONVENTIONS = ("log_base", "empty", "lse_layout", "causal", "heads", "scale")
@@ -23,8 +26,8 @@ def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SEC
                  replay=None, guard=Worker):
     """The Report of the subject that make() makes, judged in a process of its own (see `worker.Worker`).
 
-    told: the names of what is declared; all else that can be found out (the library, whether it works in place, the
-    CONVENTIONS) is, and what the outputs contradict of these is a failure. None: all is taken as declared.
+    told: the names of what is declared; what else can be found out (the library, whether it works in place or returns
+    no lse, the CONVENTIONS) is, and what the outputs contradict of these is a failure. None: all is as declared.
     seconds: the time for a law. progress: called with each (law, subject) before it is asked. replay: see Report.
     guard: `worker.Here` to stay in this process. Raises ValueError for a name that is no law, Trouble where the subject
     cannot be made.
@@ -65,14 +68,22 @@ def _taken(worker, found):
 
 def _probed(worker, told, subject):
     """(lines on what the probe found and is declared from now on, declarations that it contradicts as sentences)."""
-    try:
-        contract = worker.run(f"{HERE}:probed", tuple(told))
-    except Trouble as error:
-        return [f"not probed: {error}"], []
+    contract = contract_in(worker, subject, told)
     found = {name: value for name, value in contract.declarations().items() if name in CONVENTIONS and name not in told}
     worker.declared |= found
     wrong = [f"{t.name}={t.declared!r} is declared, but {t.evidence}" for t in contract.contradictions()]
     return _said(contract, found, subject), wrong
+
+
+def contract_in(worker, subject, told, dtype=None, risky=False):
+    """The Contract of the worker's subject, each question a task of its own, which may hang or die for itself alone."""
+    def run(task, *args):
+        try:
+            return worker.run(f"fdmath.verify.probe:{task}", *args)
+        except Trouble as error:
+            raise SubjectError(str(error)) from error
+
+    return probe(replace(subject, **worker.declared), dtype, told=told, risky=risky, run=run)
 
 
 def _said(contract, found, subject):
@@ -113,7 +124,7 @@ def seen(subject):
 
 
 def suited(subject, told):
-    """(the declarations among library and in_place with which the subject returns a state, "" or why none do)."""
+    """(the declarations among library, in_place and lse with which the subject runs, "" or why it does with none)."""
     reasons = []
     for found in _ways(subject, told):
         reason = cannot_run(replace(subject, **found))
@@ -124,19 +135,15 @@ def suited(subject, told):
 
 
 def _ways(subject, told):
-    """The declarations to try: as declared, then torch tensors, each as it is and in place."""
+    """The declarations to try: as declared, then with torch tensors; each as it is, then in place or without lse."""
     if told is None:
         return [{}]
     libraries = [{}]
     if "library" not in told and backends.load("importlib.util:find_spec")("torch"):
         libraries.append({"library": "torch"})
-    places = [{}, {"in_place": True}] if "in_place" not in told and subject.role == "merge" else [{}]
-    return [library | place for library in libraries for place in places]
-
-
-def probed(subject, told):
-    """The Contract of the subject, of whose declarations those named in `told` were made."""
-    return backends.load("fdmath.verify.probe:probe")(subject, told=told)
+    other = {"in_place": True} if subject.role == "merge" else {"lse": False}
+    others = [{}, other] if subject.kind is LSEState and not other.keys() & set(told) else [{}]
+    return [library | other for library in libraries for other in others]
 
 
 def asked(subject, name, cases, seed, patience=math.inf):
@@ -144,4 +151,4 @@ def asked(subject, name, cases, seed, patience=math.inf):
     return ask(LAWS[name], subject, cases, seed=seed, seconds=patience)
 
 
-__all__ = ["CONVENTIONS", "elsewhere", "verify_apart"]
+__all__ = ["CONVENTIONS", "contract_in", "elsewhere", "seen", "suited", "verify_apart"]

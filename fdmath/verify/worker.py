@@ -205,10 +205,10 @@ def _noted(subject, path):
 
 def _noting(fn, name, path):
     @functools.wraps(fn, updated=())
-    def run(*args):
-        path.write_bytes(pickle.dumps((name, [_plain(x) for x in args])))
+    def run(*args, **named):
+        path.write_bytes(pickle.dumps((name, [_plain(x) for x in (*args, *named.values())])))
         try:
-            return fn(*args)
+            return fn(*args, **named)
         finally:
             path.unlink()
 

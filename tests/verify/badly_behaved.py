@@ -1,4 +1,4 @@
-"""Merges that hang, die, print, write what they may only read, or return no state, on some inputs: bad input to a judge.
+"""Merges that hang, die, print, write what they may only read, or return no state, on some inputs: a judge's bad input.
 
 They are right otherwise. This module is imported in the process that judges them.
 """
