@@ -5,10 +5,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from fdmath.verify.apart import CONVENTIONS
+from fdmath.verify.apart import CONVENTIONS, contract_in
 from fdmath.verify.command import add_declarations, declared_subject
-from fdmath.verify.probe import probe
-from fdmath.verify.subject import SubjectError
 from fdmath.verify.worker import Here, Trouble, Worker
 
 OPTIONS = (*CONVENTIONS, "library", "p_dtype", "stats_dtype", "claims")
@@ -66,15 +64,9 @@ def probed(args, names):
     """The Contract of the target, each question asked in a process of its own that may hang or die; raises Trouble."""
     guard = Here if args.in_process else Worker
     with guard(partial(declared_subject, args), args.limit) as worker:
-        def run(task, *rest):
-            try:
-                return worker.run(f"fdmath.verify.probe:{task}", *rest)
-            except Trouble as error:
-                raise SubjectError(str(error)) from error
-
         subject = worker.run("fdmath.verify.apart:seen")
-        asked_in = args.dtypes.split(",")[0] if "," not in args.dtypes else None
-        return probe(subject, asked_in, told=names, risky=not args.in_process, run=run)
+        only = None if "," in args.dtypes else args.dtypes
+        return contract_in(worker, subject, names, only, risky=not args.in_process)
 
 
 def _said(contract):

@@ -14,13 +14,16 @@ from fdmath.verify.probing.caller import D, ROOM, choose, distance, numbers
 from fdmath.verify.probing.contract import Trait
 
 LOGS = -np.array([0.30078125, 0.5546875, 0.8984375, 1.296875, 2.109375, 3.703125, 6.21875, 12.5])
-"""Logarithms of weights between 3/4 and 2⁻¹⁸, of at most eight bits each: no format rounds the score itself."""
+"""Natural logarithms of weights between 3/4 and 2⁻¹⁸, of at most eight bits each: no format rounds the score itself."""
+
+LOGS_2 = np.append(LOGS[:-1], -17.625)
+"""The same to base 2: the last weight is one that float16 holds with few bits."""
 
 LEVELS = np.array([5.53, 37.13, 100.21, 900.7])
 """Levels that neither float16 nor bfloat16 holds."""
 
-MANY = 2057
-"""Equal keys: a running sum in bfloat16 stops at 256, one in float16 at 2048; 2057 has too many bits for both."""
+MANY = 2201
+"""Equal items: a running sum in bfloat16 stops at 256, one in float16 at 2048, and 2201 has more bits than either."""
 
 
 def to_format(x, name):
@@ -57,8 +60,6 @@ def p_dtype(caller):
     found = choose(seen, {finest: np.zeros_like(seen), **lost})
     text = f"weights {numbers(weights[[0, -1], -1])} count as if changed by {_parts(seen[[0, -1]])}; "
     text += "; ".join(f"{n} would change them by {_parts(x[[0, -1]])}" for n, x in lost.items() if "," not in n)
-    if found and found.startswith("tf32") and caller.subject.library == "numpy":
-        text += " (eleven bits)"
     return [Trait("p_dtype", found and found.partition(",")[0], text)]
 
 
@@ -67,15 +68,17 @@ def _balanced(caller, base):
 
     Of a merge of two there is room for one piece, which float32 or more holds. Calls repeat the four.
     """
-    p = np.power(float(base), caller.scores(LOGS[:, None] * [0, 0, 0, 1])[:, -1])
+    logs = LOGS_2 if base == 2 else LOGS
+    scores = logs[:, None] * [0, 0, 0, 1]
+    p = np.power(float(base), caller.scores(scores)[:, -1])
     size = 2.0**14
     if caller.subject.role == "merge":
-        return np.stack([0 * LOGS, LOGS], -1), np.stack([-caller.rounded(size * p), 0 * p + size], -1)
+        return scores[:, 2:], np.stack([-caller.rounded(size * p), 0 * p + size], -1)
     pieces, rest = [], size * p
     for _ in range(3):
         pieces.append(caller.rounded(to_format(rest, "bfloat16")))
         rest = rest - pieces[-1]
-    scores, values = LOGS[:, None] * [0, 0, 0, 1], np.stack([*(-x for x in pieces), 0 * p + size], -1)
+    values = np.stack([*(-x for x in pieces), 0 * p + size], -1)
     times = 1 if caller.merges else 8
     return np.tile(scores, times), np.tile(values, times)
 
@@ -132,8 +135,8 @@ def _count(caller, base, finest):
     said = f"; {MANY} equal items count as {count:.8g}"
     if lost <= ROOM / MANY:
         return finest, said
-    # one rounding of the sum in float16 is 2⁻¹¹ at most, in bfloat16 2⁻⁸; a stopped sum loses all beyond
-    return ("float16" if count > 2**10 and lost <= 2.0**-8 and float(to_format(count, "float16")) else "bfloat16"), said
+    # float16 stops at 2048, and its spacing there is 2; that of bfloat16 is 16
+    return ("float16" if round(count) == 2**11 or lost <= 2.0**-10 else "bfloat16"), said
 
 
 def scores(caller):
