@@ -1,0 +1,141 @@
+"""What explains a broken law: each wrong merge that people write is named by its law, its convention, its fault."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from fdmath import LSEState, Subject, merge
+from fdmath.verify import explain
+from fdmath.verify.apart import verify_apart
+from fdmath.verify.explain import FAULTS, KINDS, explained, explanations, suspects
+from fdmath.verify.judge import ask, drawn
+from fdmath.verify.laws import LAWS
+from fdmath.verify.mutants import MUTANTS
+from fdmath.verify.report import Cell
+from fdmath.verify.worker import Here
+
+
+def finite(o, lse):
+    """o with 0 in the rows that are empty."""
+    return np.where(np.isneginf(lse)[:, None], np.zeros_like(o), o)
+
+
+def overflowing(o1, lse1, o2, lse2):
+    """lse by log(1 + exp(lse2 - lse1)), as it stands in ring attentions."""
+    lse = lse1 + np.log(1 + np.exp(lse2 - lse1))
+    return np.exp(lse1 - lse)[:, None] * o1 + np.exp(lse2 - lse)[:, None] * o2, lse
+
+
+def fed_to_exp2(o1, lse1, o2, lse2):
+    """Natural lse as an exponent of 2, and a natural logarithm at the end."""
+    m = np.maximum(lse1, lse2)
+    m = np.where(np.isneginf(m), np.zeros_like(m), m)
+    a, b = np.exp2(lse1 - m), np.exp2(lse2 - m)
+    total = np.where(a + b == 0, np.ones_like(a), a + b)
+    o = (a[:, None] * finite(o1, lse1) + b[:, None] * finite(o2, lse2)) / total[:, None]
+    return o, np.where(a + b == 0, lse1, m + np.log(total))
+
+
+def half_weights(o1, lse1, o2, lse2):
+    """Weights rounded to float16."""
+    lse = np.logaddexp(lse1, lse2)
+    level = np.where(np.isneginf(lse), np.zeros_like(lse), lse)
+    a, b = (np.exp(x - level).astype(np.float16).astype(x.dtype) for x in (lse1, lse2))
+    return a[:, None] * finite(o1, lse1) + b[:, None] * finite(o2, lse2), lse
+
+
+def half_statistics(o1, lse1, o2, lse2):
+    """lse rounded to float16 before it is merged."""
+    low = [x.astype(np.float16).astype(x.dtype) for x in (lse1, lse2)]
+    return tuple(merge(LSEState(o1, low[0]), LSEState(o2, low[1])))
+
+
+def in_base_two(o1, lse1, o2, lse2):
+    """A right merge of base-2 lse."""
+    o, lse = merge(*(LSEState(o, lse * np.asarray(math.log(2), lse.dtype)) for o, lse in ((o1, lse1), (o2, lse2))))
+    return o, lse / np.asarray(math.log(2), lse.dtype)
+
+
+SHOWN = [
+    (overflowing, "fault E1: log(1 + exp(Δ)) overflows"),
+    (fed_to_exp2, "fault D2: a natural lse is taken for one in base 2"),
+    (half_weights, "as if the weights were rounded to float16 (the law holds with the declaration stats_dtype="),
+]
+
+
+def made_of(fn):
+    return Subject(fn.__name__, "merge", fn)
+
+
+@pytest.mark.parametrize(("fn", "told"), SHOWN, ids=[fn.__name__ for fn, _ in SHOWN])
+def test_a_common_slip_is_named_with_at_most_three_keys(fn, told):
+    report = verify_apart(lambda: made_of(fn), ["anchor", "commutativity", "left identity"], 30, told=(), guard=Here)
+    assert report.exit_code == 1
+    block = next(b for b in report.failures().split("\n\n") if b.startswith(f"{fn.__name__}: anchor: fail"))
+    parts = re.findall(r"^  part \d+: (LSEState.*)$", block, re.MULTILINE)
+    states = [eval(text, {"LSEState": LSEState, "np": np}) for text in parts]  # noqa: S307 - our own output
+    assert 2 <= len(states) <= 3 and all(s.lse.shape == (1,) for s in states)
+    assert "  law: fn(keys) = (Σeˢv / Σeˢ, log Σeˢ)" in block and "  in float32, numpy, cpu:" in block
+    assert re.search(r"^  (o|lse)\[.*: got .*, expected ", block, re.MULTILINE)
+    assert told in block
+
+
+def test_a_convention_that_was_not_declared_explains_each_law_that_it_mends():
+    found = explanations(made_of(in_base_two), ["anchor", "shift", "inputs kept"])
+    assert all("as if every lse were in base 2 (the law holds with the declaration log_base=2)" in texts
+               for texts in found.values())
+    declared = Subject("s", "merge", merge_of_natural, log_base=2)
+    assert explanations(declared, ["anchor"])["anchor"][0].startswith("as if every lse were natural")
+
+
+def merge_of_natural(o1, lse1, o2, lse2):
+    return tuple(merge(LSEState(o1, lse1), LSEState(o2, lse2)))
+
+
+def test_what_is_rounded_is_told_from_lse():
+    assert explain._what_is_rounded(made_of(half_weights), 0) == "the weights"
+    assert explain._what_is_rounded(made_of(half_statistics), 0) == "m, l and lse"
+
+
+def test_a_right_function_resembles_no_mutant_and_needs_no_explanation():
+    right = made_of(merge_of_natural)
+    assert suspects(right) == []
+    cells = {"anchor": ask(LAWS["anchor"], right, 5)}
+    assert explained(right, cells) == cells
+
+
+@pytest.mark.parametrize("role", ["merge", "block", "partial"])
+def test_a_mutant_resembles_itself_and_not_another(role):
+    mutants = [m for m in MUTANTS.values() if (m.role, m.place) == (role, "fn") and m.killer == "anchor"][:2]
+    alike = [{s.mutant.fault for s in suspects(m.subject())} for m in mutants]
+    assert all(m.fault in faults for m, faults in zip(mutants, alike, strict=True))
+    assert len({frozenset(x) for x in alike}) == len(alike)
+
+
+def test_a_broken_law_alone_reminds_of_a_kind_of_fault():
+    cell = Cell("fail", "budget", came="nan")
+    told = explain.kind_of("empty", made_of(merge_of_natural), cell)
+    assert told == f"this resembles fault A1: {FAULTS['A1']}"
+    assert explain.kind_of("shift", made_of(merge_of_natural), cell) == ""
+
+
+def test_the_tables_name_laws_faults_and_roles_that_there_are():
+    assert {fault for fault, *_ in KINDS} <= set(FAULTS)
+    assert {law for _, _, laws, _ in KINDS for law in laws} <= set(LAWS)
+    assert {came for *_, came in KINDS} <= {"nan", "inf", "number", ""}
+    assert {m.fault for m in MUTANTS.values()} - {""} <= set(FAULTS)
+    for declaration in (*explain.CONVENTIONS, *explain.COARSE):
+        assert any(declaration.of(Subject("s", role, merge_of_natural)) or declaration.of(
+            Subject("s", role, merge_of_natural, **OTHER)) for role in declaration.roles)
+
+
+OTHER = {"log_base": 2, "empty": math.inf, "lse_layout": "heads_last", "causal": "top_left", "heads": "tiled"}
+
+
+def test_drawn_cases_are_those_that_the_law_is_asked_about():
+    subject = made_of(merge_of_natural)
+    one, two = (drawn(LAWS["anchor"], subject, 5) for _ in range(2))
+    assert [str(x) for x in one] == [str(x) for x in two] and len(one) == 5
+    assert [str(x) for x in drawn(LAWS["anchor"], subject, 5, seed=1)] != [str(x) for x in one]
