@@ -272,7 +272,7 @@ MUTANTS = [
     wrong("natural lse in exp2, backward", h3_base_two, "H3", "weights sum to 1"),
     wrong("the first hop's keys in every hop", partial(right_ring, hops=first_hop_again), "H4", "gradient of o",
           right=RING),
-    wrong("keys and heads exchanged twice", transposed_twice, "H5", "gradient of o", loss(*call(2, False, heads=2, kv=2))),
+    wrong("keys and heads exchanged twice", transposed_twice, "H5", "delta", loss(*call(2, False, heads=2, kv=2))),
     wrong("sizes of the last hop", sizes_of_the_last_hop, "H6", "weights sum to 1", right=RING),
     wrong("causal flag forgotten backward", causal_forgotten, "H7", "gradient causality", CAUSAL),
     wrong("rows of no keys unguarded, backward", h8_unguarded, "H8", "gradient of nothing", EMPTY),

@@ -86,9 +86,10 @@ def with_nan_removed(scores, v):
 
 
 def masked_softmax(scores, v):
-    """Softmax and logsumexp by torch's operations, what is NaN replaced afterwards: its gradient stays NaN."""
-    p = scores.softmax(-1)
-    return p.nan_to_num(0.0) @ v.nan_to_num(0.0), scores.logsumexp(-1)
+    """Softmax and logsumexp by torch's operations, weights of hidden keys set to 0: their gradient stays NaN."""
+    hidden = scores == NOTHING
+    p = scores.softmax(-1).masked_fill(hidden, 0.0)
+    return p @ v.masked_fill(hidden.all(0)[:, None], 0.0), scores.logsumexp(-1)
 
 
 def by(**slip):

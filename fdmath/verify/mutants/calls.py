@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from fdmath.attention.decode import key_ranges
 from fdmath.verify.mutants.merges import guard_written_back, lse_of_the_first_two
 from fdmath.verify.mutants.record import Mutant, call, lengths
 from fdmath.verify.mutants.ways import (
@@ -16,8 +17,10 @@ from fdmath.verify.mutants.ways import (
     attention_by,
     bottom_right,
     decode_by,
+    highest,
     in_use,
     level_plus_log,
+    one_by_one,
     partial_by,
     root_of_d,
     same,
@@ -27,6 +30,16 @@ from fdmath.verify.subject import Subject
 PARTIAL = Subject("attention over some keys", "partial", partial_by())
 ATTENTION = Subject("attention, causal or not", "attention", attention_by())
 DECODE = Subject("decode in splits", "decode", decode_by())
+FIXED = {"way": one_by_one, "merged": one_by_one}
+
+
+def tiles(size):
+    """The splits of a fixed number of keys, whatever num_splits."""
+    return lambda slots, num_splits: key_ranges(slots, tile=size)
+
+
+SAME_BITS = Subject("decode in tiles of 2", "decode", decode_by(**FIXED, ranges=tiles(2)),
+                    claims=("partition independence", "batch mates"))
 LN2 = math.log(2)
 
 # -- empty rows -------------------------------------------------------------------------------------------
@@ -127,6 +140,11 @@ def heads_of_lse_permuted(q, k, v, seq_lens, num_splits):
     if num_splits > 1:
         lse = lse.reshape(len(lse), k.shape[1], -1).swapaxes(1, 2).reshape(lse.shape)
     return o, lse
+
+
+def by_the_batch(q, k, v, seq_lens, num_splits):
+    """Tiles of as many keys as there are sequences: what a row gets has other bits beside other rows."""
+    return decode_by(**FIXED, ranges=tiles(len(q)))(q, k, v, seq_lens, num_splits)
 
 
 # -- what lse means ---------------------------------------------------------------------------------------
@@ -248,7 +266,7 @@ def group_as_modulus_and_stride(q, k, v):
     return np.where(done[..., None], o, 0), np.where(done, lse, NOTHING)
 
 
-# -- what they are given -----------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------
 
 
 def doubled_after_use(q, k, v):
@@ -273,6 +291,47 @@ def natural_again(o, lse):
     """The splits merged as if their lse were natural, and the result taken back from base 2."""
     o, lse = at_once(o, lse)
     return o, (lse * LN2).astype(o.dtype)
+
+
+def in_one_workspace():
+    """An attention that returns o in a buffer of its own, the same at every call of a shape."""
+    buffers = {}
+
+    def fn(q, k, v):
+        o, lse = PARTIAL.fn(q, k, v)
+        buffer = buffers.setdefault((o.shape, o.dtype.name), np.empty_like(o))
+        buffer[...] = o
+        return buffer, lse
+
+    return fn
+
+
+def strides_ignored(q, k, v):
+    """q, k and v are read as flat memory, whatever their strides."""
+    return PARTIAL.fn(*(x.ravel(order="K").reshape(x.shape) for x in (q, k, v)))
+
+
+def columns_left_out(q, k, v):
+    """The columns of d beyond 256 are not multiplied."""
+    return PARTIAL.fn(np.where(np.arange(q.shape[-1]) < 256, q, 0), k, v)
+
+
+def columns_not_written(q, k, v):
+    """The columns of o beyond 256 stay 0."""
+    o, lse = PARTIAL.fn(q, k, v)
+    return np.where(np.arange(o.shape[-1]) < 256, o, 0), lse
+
+
+def one_level_for_all(lse):
+    """The largest lse of all rows, for each of them."""
+    m = highest(lse)
+    return np.full_like(m, m.max(initial=NOTHING))
+
+
+def all_or_nothing(q, k, v, causal):
+    """Every row is empty where one is."""
+    o, lse = ATTENTION.fn(q, k, v, causal)
+    return (o * 0, np.full_like(lse, NOTHING)) if np.any(lse == NOTHING) else (o, lse)
 
 
 TAIL = call(7, lengths(7), 2)
@@ -313,7 +372,7 @@ MUTANTS = [
     Mutant("heads of lse permuted in splits", DECODE, heads_of_lse_permuted, "D8", "partition independence",
            call(3, lengths(3), 2, heads=4, kv=2)),
     Mutant("padded rows read", PARTIAL, padded_rows_read, "D9", "counting", call(2, heads=2, queries=3)),
-    Mutant("the marker at another sequence", DECODE, marker_elsewhere, "D10", "counting",
+    Mutant("the marker at another sequence", DECODE, marker_elsewhere, "D10", "empty rows",
            call(2, lengths(0, 2), 1, batch=2)),
     Mutant("lse of zeros", PARTIAL, with_lse(np.zeros_like), "D11", "counting", call(2)),
     Mutant("lse of the first two splits", DECODE, decode_by(merged=lse_of_the_first_two), "E6",
@@ -323,7 +382,7 @@ MUTANTS = [
     Mutant("a key beyond the last", ATTENTION, beyond_the_last_key, "F4", "counting", call(2, True)),
     Mutant("causal mask in the first tile", ATTENTION, attention_by(mask=in_the_first_tile), "F5", "causality",
            call(4, True, queries=2)),
-    Mutant("every hop of a ring causal", ATTENTION, attention_by(mask=every_hop_causal), "F7", "counting",
+    Mutant("every hop of a ring causal", ATTENTION, attention_by(mask=every_hop_causal), "F7", "closure",
            call(4, True, queries=2)),
     Mutant("a query without its own key", ATTENTION, attention_by(mask=without_its_own), "F8", "counting",
            call(2, True)),
@@ -339,7 +398,20 @@ MUTANTS = [
     Mutant("heads tiled over groups", PARTIAL, partial_by(spread=tiled), "G1", "anchor", call(2, heads=4, kv=2)),
     Mutant("decode with heads tiled", DECODE, decode_by(spread=tiled), "G1", "anchor",
            call(2, lengths(2), 1, heads=4, kv=2)),
-    Mutant("group as modulus and stride", PARTIAL, group_as_modulus_and_stride, "G2", "anchor",
+    Mutant("group as modulus and stride", PARTIAL, group_as_modulus_and_stride, "G2", "grouped heads",
            call(2, heads=8, kv=2)),
+    Mutant("one maximum for the batch", PARTIAL, partial_by(way=partial(at_once, level=one_level_for_all)), "B7",
+           "anchor", tuple(np.where(np.arange(2)[:, None, None, None] == 1, x, -400).astype(x.dtype) if i == 1 else x
+                                for i, x in enumerate(call(2, batch=2)))),
+    Mutant("every row empty where one is", ATTENTION, all_or_nothing, "D10", "empty rows", call(1, True, queries=2)),
+    Mutant("splits by num_splits, said to be fixed", SAME_BITS, decode_by(**FIXED), "C12", "partition independence",
+           call(23, lengths(23), 3)),
+    Mutant("splits by the batch", SAME_BITS, by_the_batch, "C12", "batch mates", call(7, lengths(7), 1)),
+    Mutant("results in one workspace", PARTIAL, in_one_workspace(), "", "determinism", call(2)),
+    Mutant("strides ignored", PARTIAL, strides_ignored, "H13", "strides",
+           tuple(np.asarray(x, order="F") for x in call(2, heads=2, queries=2))),
+    Mutant("d beyond 256 left out", PARTIAL, columns_left_out, "", "wide heads", call(2, d=300)),
+    Mutant("o beyond 256 not written", PARTIAL, columns_not_written, "", "wide heads",
+           tuple(np.repeat(x, 300, axis=-1) if i == 2 else x for i, x in enumerate(call(2)))),
     Mutant("q overwritten after use", PARTIAL, doubled_after_use, "", "inputs kept", call(2)),
 ]

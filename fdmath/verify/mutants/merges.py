@@ -1,5 +1,6 @@
 """Wrong merges of two states and of many: empty states, the arithmetic of ⊕, what lse means."""
 
+import itertools
 import math
 from functools import partial
 
@@ -100,6 +101,15 @@ def infinite_for_nothing(m, l):
     return np.where(l == 0, math.inf, level_plus_log(m, l))
 
 
+def overflowing(o1, lse1, o2, lse2):
+    """lse₁ + log(1 + e^(lse₂ − lse₁)), whichever is the larger, and the weights of o made of it."""
+    (o1, _), (o2, _) = blanked(o1, lse1), blanked(o2, lse2)
+    lse = lse1 + np.log(1 + np.exp(lse2 - lse1))
+    lse = np.where(lse1 == NOTHING, lse2, np.where(lse2 == NOTHING, lse1, lse))
+    w1, w2 = (np.where(x == NOTHING, 0, np.exp(x - np.where(x == NOTHING, 0, lse))) for x in (lse1, lse2))
+    return w1[:, None] * o1 + w2[:, None] * o2, lse
+
+
 def logarithms_added(o1, lse1, o2, lse2):
     """lse₁ + lse₂, the logarithm of the product of the sums."""
     o, lse = merge_by(at_once)(o1, lse1, o2, lse2)
@@ -120,6 +130,27 @@ def lse_of_the_first_two(o, lse):
         mean, new = merge_by(at_once)(mean, kept, o[i], lse[i])
         kept = new if i == 1 else np.where(kept == NOTHING, new, kept)
     return blanked(mean, kept)
+
+
+def as_they_finish():
+    """A merge of many whose parts come in one order at two calls, in another at the next two, as they finish."""
+    turns = itertools.cycle((backwards, backwards, first_part_last, first_part_last))
+
+    def fn(o, lse):
+        turn = next(turns)
+        return one_by_one(turn(o), turn(lse))
+
+    return fn
+
+
+def backwards(x):
+    """The parts from the last to the first."""
+    return x[::-1]
+
+
+def first_part_last(x):
+    """The parts with the first one behind the others."""
+    return np.roll(x, -1, axis=0)
 
 
 def anchored_left(o1, lse1, o2, lse2):
@@ -179,16 +210,19 @@ MUTANTS = [
            states((7, 2), (5, 1)), C12),
     Mutant("other bits when the sides change", PAIR, anchored_left, "C12", "commutativity",
            states((7, 2), (5, 1)), {"claims": ("commutativity",)}),
+    Mutant("parts in the order in which they finish", CHAIN, as_they_finish(), "C12", "determinism",
+           parts((7, 0.3), (5, 1), (3, 2.1))),
     Mutant("base-2 lse merged in base e", BASE_TWO, merge_by(at_once), "D1", "counting", ONE_AND_TWO),
-    Mutant("natural lse merged in base 2", PAIR, BASE_TWO.fn, "D2", "counting", ONE_AND_TWO),
+    Mutant("natural lse merged in base 2", PAIR, BASE_TWO.fn, "D2", "round trip", ONE_AND_TWO),
     Mutant("natural lse weighed in base 2", PAIR, by(exp=np.exp2), "D2", "anchor", ONE_AND_TWO),
     Mutant("natural lse of many in base 2", MANY, partial(at_once, exp=np.exp2, end=partial(level_plus_log, log=np.log2)),
            "D2", "partition independence", parts((1, 1), (3, 2))),
     Mutant("weights in float16", PAIR, by(exp=weights_in_float16), "D13", "anchor", states((1.1, 0.3), (-3.7, 0.1))),
-    Mutant("lse in bfloat16", PAIR, by(read=rounded_lse), "D13", "anchor", states((0, 100.2), (1, 99.8))),
+    Mutant("lse in bfloat16", PAIR, by(read=rounded_lse), "D13", "association orders", states((0, 100.2), (1, 99.8))),
     Mutant("log(1 + exp) of the larger side", CONVEX,
            partial(convex, lse_of=lambda lse1, lse2: lse1 + np.log(1 + np.exp(lse2 - lse1))), "E1", "anchor",
            states((0, 0), (1, 90))),
+    Mutant("log(1 + exp(lse2 - lse1)), weights too", PAIR, overflowing, "E1", "anchor", states((0, 0), (1, 90))),
     Mutant("exp(lse) formed directly", PAIR, by(level=lambda lse: np.zeros_like(lse[0])), "E2", "shift",
            states((0, 89), (1, 89))),
     Mutant("log for log1p", CONVEX, partial(convex, lse_of=lambda lse1, lse2: np.maximum(lse1, lse2) + np.log(
@@ -204,7 +238,7 @@ MUTANTS = [
     Mutant("rows of a merge permuted", PAIR, changed(lambda o, lse: (np.roll(o, 1, 0), lse)), "I2", "anchor",
            tuple(np.concatenate(x) for x in zip(ONE_AND_TWO, states((5, 1), (7, 2)), strict=True))),
     Mutant("the larger level wins", PAIR, larger_level_wins, "", "duplicate keys", ONE_AND_TWO),
-    Mutant("left side too heavy", PAIR, leaning_left, "", "commutativity", ONE_AND_TWO),
+    Mutant("left side too heavy", PAIR, leaning_left, "", "associativity", ONE_AND_TWO),
     Mutant("o beside its hull", PAIR, changed(lambda o, lse: (o + 1, lse)), "", "convexity", ONE_AND_TWO),
     Mutant("lse above its bounds", PAIR, changed(lambda o, lse: (o, lse + 2)), "", "lse bounds", ONE_AND_TWO),
 ]

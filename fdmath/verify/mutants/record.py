@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.verify.subject import CALLED, Subject, SubjectError
+from fdmath.verify.subject import CALLED, Subject, SubjectError, to_numpy
 
 
 @dataclass(frozen=True)
@@ -49,30 +49,33 @@ class Mutant:
 
 
 def answers(subject, place, args):
-    """All that a call shows: what fn or backward returns, what it changes of its arguments, in torch the gradients.
+    """All that a call shows: what fn or backward returned, after a second call on zeros; what it left in its arguments;
+    in torch the gradients too.
 
     args: the arguments of fn, and before them do and dlse where it is the backward's answers that are asked for. What
     the call raises is an answer too, a text.
     """
-    changes = []
-    seen = subject if subject.in_place else subject.watched(changes)
+    call = subject.call_backward if place == "backward" else subject.call
     try:
-        sent = _sent_back(seen, *args) if place == "backward" else [_sent(seen, x) for x in args]
-        got = seen.call_backward(*sent) if place == "backward" else seen.call(*sent)
+        sent = _sent(subject, place, args)
+        got = call(*sent)
+        call(*_sent(subject, place, [np.zeros_like(x) if isinstance(x, np.ndarray) else x for x in args]))
     except SubjectError as error:
         return [str(error)]
-    return [*map(_array, sent if got is None else got), *changes, *_slopes(subject, args)]
+    return [*map(_array, got or ()), *(_array(x) for x in sent if hasattr(x, "shape")), *_slopes(subject, args)]
 
 
-def _sent_back(subject, do, dlse, *args):
-    """The arguments of a backward: in a call the (o, lse) that fn returned stand before the flags."""
-    do, dlse, *args = (_sent(subject, x) for x in (do, dlse, *args))
-    return [do, dlse, *args[:3], *subject.call(*args), *args[3:]] if subject.role in CALLED else [do, dlse, *args]
+def _sent(subject, place, args):
+    """Copies of args in the subject's library, laid out in memory as they are; in a backward with what fn returned."""
+    args = [_copy(subject, x) if isinstance(x, np.ndarray) else x for x in args]
+    if place == "fn" or subject.role not in CALLED:
+        return args
+    do, dlse, *args = args
+    return [do, dlse, *args[:3], *subject.call(*args), *args[3:]]
 
 
-def _sent(subject, x):
-    """x in the subject's library if it is an array; a flag or a number as it is."""
-    return subject.send(x) if isinstance(x, np.ndarray) else x
+def _copy(subject, x):
+    return x.copy(order="K") if subject.library == "numpy" else subject.send(x)
 
 
 def _slopes(subject, args):
@@ -80,14 +83,14 @@ def _slopes(subject, args):
     if subject.library != "torch":
         return []
     torch = backends.load("importlib:import_module")("torch")
-    leaves = [_sent(subject, x).requires_grad_() for x in args]
+    leaves = [subject.send(x).requires_grad_() for x in args]
     o, lse = subject.call(*leaves)
     total = o.sum() + torch.where(torch.isinf(lse), 0.0, lse).sum()
     return [np.zeros(0) if g is None else _array(g) for g in torch.autograd.grad(total, leaves, allow_unused=True)]
 
 
 def _array(x):
-    return np.array(x.detach() if hasattr(x, "detach") else x)
+    return np.array(to_numpy(x))
 
 
 def _equal(x, y):
