@@ -196,8 +196,8 @@ class Subject:
         arrays = self._returned(got, kind)
         try:
             arrays = [to_numpy(x) for x in arrays]
-            if not self.lse:  # not said: no law asks
-                arrays.append(np.full(arrays[0].shape[:-1], np.nan, arrays[0].dtype))
+            if not self.lse:  # a stand-in, whose budget is infinite
+                arrays.append(np.zeros(arrays[0].shape[:-1], arrays[0].dtype))
             elif kind is LSEState:
                 arrays[1] = self._natural(arrays[1])
             state = kind(*arrays)
