@@ -13,7 +13,7 @@ endif
 # An environment with everything serves the notebooks too.
 INSTALLED := $(or $(wildcard .venv/installed-all),.venv/installed-$(EXTRAS))
 
-.PHONY: lab test test-portable test-kernels notebooks student verify laws-thorough mutation lint doctor
+.PHONY: lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation lint doctor
 lab: $(INSTALLED)
 	$(PY) -m fdmath lab $(ARGS)
 test: .venv/installed-all
@@ -30,6 +30,8 @@ verify: .venv/installed-all
 	$(PY) -m fdmath verify $(ARGS)
 laws-thorough: .venv/installed-all
 	$(PY) -m fdmath verify --cases 1000 $(ARGS)
+mutants: .venv/installed-all
+	$(PY) -m fdmath mutants $(ARGS)
 mutation: .venv/installed-all
 	$(PY) -m fdmath mutation $(ARGS)
 lint: .venv/installed-all
