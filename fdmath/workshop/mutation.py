@@ -25,7 +25,7 @@ from fdmath.workshop.mutation_results import ERROR, KILLED, SURVIVED, TIMEOUT, V
 from fdmath.workshop.phases import ENVIRONMENT
 
 SEED = 6
-SILENCE = 40  # seconds after which a test without an end is taken for a loop; the slowest takes 2 on an idle machine
+SILENCE = 30  # seconds after which a test without an end is taken for a loop; the slowest takes 2 on an idle machine
 MUTANTS_A_PROCESS = 100  # then a fresh one: what tests leave behind must not pile up
 SAVE_EVERY = 20
 

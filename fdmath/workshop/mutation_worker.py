@@ -18,11 +18,10 @@ from pathlib import Path
 
 KILLED, SURVIVED, ERROR = "killed", "survived", "error"
 OPTIONS = [
-    "--exitfirst", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:nbval",
-    "-o", "addopts=", "--import-mode=importlib", "--strict-markers",
-    # Only the first run imports these before pytest can rewrite their asserts, which are none of ours.
-    "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "--exitfirst", "--quiet", "--assert=plain", "--import-mode=importlib", "--strict-markers", "-o", "addopts=",
+    *(f"-pno:{name}" for name in ("cacheprovider", "xdist", "nbval", "unraisableexception", "threadexception")),
 ]  # fmt: skip
+"""Nobody reads why a test failed, so asserts are not rewritten; the last two plugins collect garbage twice a run."""
 
 
 class Plant(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
@@ -40,21 +39,16 @@ class Plant(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
 
 
 class Witness:
-    """A pytest plugin: `by` is the test file of the first failure, None without one; each report is told to `alive`."""
+    """A pytest plugin: whether a test, or the import of its file, `failed`; each report is told to `alive`."""
 
     def __init__(self, alive):
-        self.alive, self.by = alive, None
+        self.alive, self.failed = alive, False
 
     def pytest_runtest_logreport(self, report):
-        self.note(report)
-
-    def pytest_collectreport(self, report):
-        self.note(report)
-
-    def note(self, report):
         self.alive()
-        if report.failed and self.by is None:
-            self.by = report.nodeid.partition("::")[0]
+        self.failed |= report.failed
+
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def forget():
@@ -64,22 +58,23 @@ def forget():
 
 
 def judge(module, path, source, tests, alive=lambda: None):
-    """The {"verdict", "by"} of the tests (paths), in the order given, on the module with that source.
+    """The {"verdict", "by"} of the tests (files) on the module with that source; the first that fails ends it.
 
-    killed: a test failed, or could not be imported; by: the file of that test. survived: all passed. error: pytest
-    itself failed, or found no tests.
+    killed: a test of the file `by` failed, or could not be imported. survived: all passed. error: pytest itself
+    failed on the file `by`, or found no tests there.
     """
     pytest = importlib.import_module("pytest")
     plant, witness = Plant(module, path, source), Witness(alive)
-    forget()
     sys.meta_path.insert(0, plant)
     try:
-        code = pytest.main([*OPTIONS, *tests], plugins=[witness])
+        for test in tests:
+            forget()
+            code = pytest.main([*OPTIONS, test], plugins=[witness])
+            if witness.failed or code:
+                return {"verdict": KILLED if witness.failed else ERROR, "by": test}
     finally:
         sys.meta_path.remove(plant)
-    if witness.by:
-        return {"verdict": KILLED, "by": witness.by}
-    return {"verdict": ERROR, "by": f"pytest ended with {code}"} if code else {"verdict": SURVIVED, "by": ""}
+    return {"verdict": SURVIVED, "by": ""}
 
 
 def main():
@@ -94,7 +89,7 @@ def main():
         for package in ("numpy", "torch", "flint"):
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module(package)
-        gc.freeze()  # pytest collects garbage twice a run; what torch brought is none
+        gc.freeze()  # what torch brought is no garbage, and need not be looked at
         for line in sys.stdin:
             say(judge(**json.loads(line), alive=lambda: say(None)))
 
