@@ -7,6 +7,7 @@ is "could not tell", and so is a call that raises.
 from fdmath import _backends as backends
 from fdmath.algebra.state import AccState
 from fdmath.verify.probing import bits, meaning, places, precision
+from fdmath.verify.probing.caller import said
 from fdmath.verify.probing.contract import Contract, Trait
 from fdmath.verify.probing.forms import forms
 from fdmath.verify.probing.opening import opened
@@ -41,17 +42,17 @@ CLAIMS = {"commutativity": "commutativity", "associativity": "bitwise associativ
 def probe(subject, dtype=None, *, told=None, risky=False, run=None, progress=None):
     """The Contract of a Subject, inferred from its outputs alone.
 
-    dtype: the format of the inputs (default: the first in which a call works). told: the names of the traits that count
-    as declared, such as {"log_base"} (default: all that the subject declares). risky: torch is also asked with no key at
-    all where nothing else shows what stands for none, which kills the process of some kernels. run(task, *args): how
-    `begin` and `answer` are called, by name and without the subject (default: here). progress: called with the name of
-    each question. Whatever the function raises or returns, nothing is raised.
+    dtype: the format of the inputs (default: the first in which a call works). told: the names of the traits that
+    count as declared, such as {"log_base"} (default: all that the subject declares). risky: torch is also asked with
+    no key at all where nothing else shows what stands for none, which kills the process of some kernels.
+    run(task, *args): how `begin` and `answer` are called, by name and without the subject (default: here). progress:
+    called with the name of each question. Whatever the function raises or returns, nothing is raised.
     """
     run = run or (lambda task, *args: {"begin": begin, "answer": answer}[task](subject, *args))
     try:
         way, traits = run("begin", dtype)
     except SubjectError as error:
-        way, traits = None, [Trait("call", None, f"it {error}")]
+        way, traits = None, [Trait("call", None, said(error))]
     facts = {t.name: t.value for t in traits}
     for name in asked(subject, way, facts.get("lse"), risky):
         if name == "no keys" and "empty_o" in facts:
@@ -93,7 +94,7 @@ def _answered(run, way, facts, name):
     try:
         return run("answer", way, facts, name)
     except SubjectError as error:
-        return [Trait("empty" if name == "no keys" else name, None, f"it {str(error).splitlines()[0]}")]
+        return [Trait("empty" if name == "no keys" else name, None, said(error))]
 
 
 def declarations(subject, told=None):

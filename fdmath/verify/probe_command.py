@@ -9,7 +9,7 @@ from fdmath.verify.apart import CONVENTIONS, contract_in
 from fdmath.verify.command import add_declarations, declared_subject
 from fdmath.verify.worker import Here, Trouble, Worker
 
-OPTIONS = (*CONVENTIONS, "library", "p_dtype", "stats_dtype", "claims")
+OPTIONS = (*CONVENTIONS, "in_place", "library", "p_dtype", "stats_dtype", "claims")
 """The traits, and claims of them, that an option declares."""
 
 SECONDS = 60.0

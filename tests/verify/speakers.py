@@ -9,7 +9,7 @@ FORMATS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.
 
 
 def rounded(x, name):
-    """x rounded to a format and back in float64; "tf32" clears the last 13 bits of float32 after adding half of them."""
+    """x rounded to a format and back in float64; "tf32" rounds the last 13 bits of float32 away."""
     with np.errstate(over="ignore"):
         if name != "tf32":
             return np.asarray(x).astype(FORMATS[name]).astype(np.float64)

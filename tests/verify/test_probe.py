@@ -56,9 +56,9 @@ def many(base=math.e):
 
 
 @pytest.mark.parametrize("base", [math.e, 2])
-@pytest.mark.parametrize(("role", "make"), [*((role, lambda base, role=role: speaker(role, base=base)) for role in CALLS),
-                                            ("block", lambda base: block(base=base)),
-                                            ("merge", lambda base: merger(base=base)), ("merge_many", many)])
+@pytest.mark.parametrize(("role", "make"), [
+    *((role, lambda base, role=role: speaker(role, base=base)) for role in CALLS),
+    ("block", lambda base: block(base=base)), ("merge", lambda base: merger(base=base)), ("merge_many", many)])
 def test_the_base_of_lse(role, make, base):
     assert found("log_base", make(base), role) == base
 
@@ -195,7 +195,8 @@ def test_the_signature_that_works_is_found():
     assert found("call", right) == "fn(q, k, v, causal)"
     named = contract(lambda q, k, v, dropout=0.0, is_causal=False, return_lse=False:
                      right(q, k, v, is_causal) if return_lse else right(q, k, v, is_causal)[0])
-    assert named["call"].value == "fn(q, k, v, is_causal=…, return_lse=True)" and named["causal"].value == "bottom_right"
+    assert named["call"].value == "fn(q, k, v, is_causal=…, return_lse=True)"
+    assert named["causal"].value == "bottom_right"
     assert [t.name for t in named.contradictions()] == ["call"]
 
 

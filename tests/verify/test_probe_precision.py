@@ -18,7 +18,9 @@ def found(name, fn, role="partial", dtype=None, **declared):
     subject = Subject("mine", role, fn, **declared)
 
     def run(task, *args):
-        return begin(subject, *args) if task == "begin" else answer(subject, *args) if args[-1] in (*FIRST, name) else []
+        if task == "begin":
+            return begin(subject, *args)
+        return answer(subject, *args) if args[-1] in (*FIRST, name) else []
 
     return probe(subject, dtype, run=run)[name]
 

@@ -265,6 +265,12 @@ def distance(x, y):
         return float(np.max(np.where(x == y, 0.0, np.abs(x - y)), initial=0.0))
 
 
+def said(error):
+    """The first line of a SubjectError as a sentence about the function."""
+    text = str(error).splitlines()[0]
+    return f"it {text}" if text.startswith(("raised", "returned", "must", "hung")) else text
+
+
 def numbers(x):
     """Numbers as a short text."""
     return ", ".join(f"{float(y):.6g}" for y in np.asarray(x, np.float64).ravel())

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fdmath.verify.probing.caller import ROOM, SCALES, D, choose, distance, numbers
+from fdmath.verify.probing.caller import ROOM, SCALES, D, choose, distance, numbers, said
 from fdmath.verify.probing.contract import Trait
 from fdmath.verify.subject import SubjectError
 
@@ -25,7 +25,7 @@ def scale(caller):
             try:
                 found[d] = _scale_at(caller, d)
             except SubjectError as error:
-                trouble = f"; with d = {d} it {str(error).splitlines()[0]}"
+                trouble = f"; with d = {d} {said(error)}"
     seen = "; ".join(f"d = {d}: {'no factor fits' if s is None else f'{s:.6g}'}" for d, s in found.items())
     value = _scale_value(found) if len(found) == 2 and None not in found.values() else None
     if len(found) == 1:
@@ -145,7 +145,7 @@ def empty(caller):
         try:
             how, *state = way(caller)
         except SubjectError as error:
-            how, state = None, [str(error).splitlines()[0]]
+            how, state = None, [said(error)]
         if how is not None:
             return _empty_traits(how, *state)
         tried.append(state[0])

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.verify.probing.caller import Caller, D
+from fdmath.verify.probing.caller import Caller, D, said
 from fdmath.verify.probing.contract import Trait
 from fdmath.verify.probing.forms import forms
 from fdmath.verify.subject import CALLED, SubjectError
@@ -41,14 +41,14 @@ def opened(subject, dtype=None):
         try:
             rank, found = _tried(way.caller(subject))
         except SubjectError as error:
-            first_error = first_error or str(error).splitlines()[0]
+            first_error = first_error or said(error)
             continue
         if best is None or rank > best[0]:
             best = rank, way, found
         if all(rank):
             break
     if best is None:
-        return None, [Trait("call", None, f"no signature tried returns a state; in its role's it {first_error}")]
+        return None, [Trait("call", None, f"no signature tried returns a state; in its role's {first_error}")]
     rank, way, (o, lse) = best
     shapes = f"o of shape {o.shape} and " + ("no lse" if lse is None else _shape(lse))
     heeds = "" if rank[1] else f", but {'causal' if subject.role == 'attention' else 'seq_lens'} changes nothing"

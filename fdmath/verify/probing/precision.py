@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.verify.probing.caller import D, ROOM, choose, distance, numbers
+from fdmath.verify.probing.caller import ROOM, D, choose, distance, numbers
 from fdmath.verify.probing.contract import Trait
 
 LOGS = -np.array([0.30078125, 0.5546875, 0.8984375, 1.296875, 2.109375, 3.703125, 6.21875, 12.5])
 """Natural logarithms of weights between 3/4 and 2⁻¹⁸, of at most eight bits each: no format rounds the score itself."""
 
-LOGS_2 = np.append(LOGS[:-1], -17.625)
+LOGS_2 = np.append(LOGS[:-1], -17.25)
 """The same to base 2: the last weight is one that float16 holds with few bits."""
 
 LEVELS = np.array([5.53, 37.13, 100.21, 900.7])
