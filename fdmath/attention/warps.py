@@ -23,19 +23,22 @@ def shares(count, warps):
     return [slice(start, stop) for start, stop in key_ranges(count, num_splits=whole(warps, "warps", least=1))]
 
 
-def forward_split_q(q, k, v, *, warps=4, block_n=64, scale=None, counts=None):
-    """The attention state (o, lse) from warps that own rows of q: each reads all keys, none hears of another.
+def forward_split_q(q, k, v, *, warps=4, group=1, block_n=64, scale=None, counts=None):
+    """The attention state (o, lse) from warps that own rows of q: each uses all keys, none hears of another.
 
+    group: how many warps one reading of a tile serves, 1 where each reads for itself (`mma`), 4 for Hopper's `wgmma`;
     block_n: keys a tile; counts: a `SharedCounts` to add to. Source: document B, split-Q; claims:B49.
     """
+    whole(group, "group", least=1)
     call, shared = _prepared(q, k, v, scale, block_n=block_n), SharedMemory(record(counts, SharedCounts))
     own = _rows_of_q(call, shared, shares(call.queries, warps))
     states = [_nothing(call, len(rows)) for rows in own]
     for j in blocks(call.keys, block_n):
         _share(shared, k=call.key_rows(j.start, j.stop), v=call.value_rows(j.start, j.stop))
         for w, rows in enumerate(own):
-            scores = rows @ shared.read("k").T
-            states[w] = merge(states[w], partial_state(scores, shared.read("v"), AccState))
+            if w % group == 0:
+                keys, values = shared.read("k"), shared.read("v")
+            states[w] = merge(states[w], partial_state(rows @ keys.T, values, AccState))
     return _together(call, states)
 
 
@@ -43,7 +46,8 @@ def forward_split_k(q, k, v, *, warps=4, block_n=64, scale=None, exchange="tile"
     """The attention state (o, lse) from warps that own keys of every tile, all of them with the whole q.
 
     exchange="tile": at every tile the warps agree on the row maxima, and row sums and products P·v are added in shared
-    memory (FlashAttention-1). The slices of the scores stay where they are: side by side they are the row.
+    memory, as FlashAttention-1 does (whose steps are tiles of queries: it has no other choice). The slices of the
+    scores stay where they are: side by side they are the row.
     exchange="end": each warp keeps a state of its own keys, and ⊕ joins them once, after the last tile.
     Source: document B, split-K; claims:B46 to B48.
     """

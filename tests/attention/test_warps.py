@@ -17,6 +17,7 @@ from tests.attention.test_flash_backward import bounds, losses, within
 
 FORWARDS = {
     "split-Q": (warps.forward_split_q, {}),
+    "split-Q, one reading for two": (warps.forward_split_q, {"group": 2}),
     "split-K, every tile": (warps.forward_split_k, {"exchange": "tile"}),
     "split-K, at the end": (warps.forward_split_k, {"exchange": "end"}),
 }
@@ -33,7 +34,7 @@ def warp_tiles(call, block_n, count):
 
 def folding(name, call, block_n, count):
     """(key ranges, kind, order) of what a split adds up: dealt to the warps in turn, where each keeps its own."""
-    if name == "split-Q":
+    if name.startswith("split-Q"):
         return spans(call, block_n), AccState, sequential
     order = streams(count, then=flat) if name == "split-K, at the end" else sequential
     return warp_tiles(call, block_n, count), AccState, order
@@ -71,7 +72,7 @@ def test_the_forward_moves_what_the_laws_say(count, queries, keys, tiles):
     for name, (run, options) in FORWARDS.items():
         counts = SharedCounts()
         run(*arrays, warps=count, block_n=keys, counts=counts, **options)
-        law = laws.forward_split_q if name == "split-Q" else laws.forward_split_k
+        law = laws.forward_split_q if run is warps.forward_split_q else laws.forward_split_k
         assert counts == law(queries, keys, 2, tiles, count, **options), name
 
 
@@ -154,6 +155,8 @@ def test_bad_input_is_named(lib):
             run([1], *arrays[1:], **options)
         with pytest.raises(TypeError, match="counts must be a SharedCounts or None; got dict"):
             run(*arrays, counts={}, **options)
+    with pytest.raises(ValueError, match="group must be at least 1; got 0"):
+        warps.forward_split_q(*arrays, group=0)
     with pytest.raises(ValueError, match='exchange must be "tile" or "end"; got \'never\''):
         warps.forward_split_k(*arrays, exchange="never")
     q, k, v = arrays

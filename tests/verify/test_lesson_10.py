@@ -43,6 +43,13 @@ def test_a_slip_breaks_the_law_that_is_about_it(old, new, law):
     assert report.cells[law, "answer"].verdict == "fail"
 
 
+def test_a_message_speaks_of_the_reader_s_own_dq():
+    lost = edited(lesson_10.answer, "- dlse", "- 0 * dlse")
+    cell = verify(lesson_10.subject(lost), ["delta"], cases=20).cells["delta", "answer"]
+    dlse = re.search(r"dlse = \[\[\[([-+.\de]+)\]\]\]", cell.counterexample).group(1)
+    assert f"got 0.0, expected {float(dlse)}," in cell.counterexample
+
+
 def test_a_row_without_a_key_is_asked_about_whatever_the_draws(capsys):
     old, new, law = SLIPS["−∞ from −∞"]
     unguarded = edited(lesson_10.answer, old, new)
@@ -55,6 +62,7 @@ def test_a_row_without_a_key_is_asked_about_whatever_the_draws(capsys):
 
 @pytest.mark.parametrize("change, words", [
     (lambda dq, dk, dv: dq, "must return three arrays, dq, dk, dv; got ndarray"),
+    (lambda dq, dk, dv: (dk, dv), "must return three arrays, dq, dk, dv; got tuple of 2"),
     (lambda dq, dk, dv: (dq, dk.T, dv), "dk of one KV head must have the shape (2, 5); got (5, 2)"),
     (lambda dq, dk, dv: (dq, dk, dv.sum()), "dv of one KV head must have the shape (2, 3); got ()"),
 ])  # fmt: skip

@@ -44,11 +44,14 @@ def answer(do, dlse, q, k, v, o, lse, visible):
 
 
 def subject(fn):
-    """The Subject that a reader's function is: attention by definition, and fn as its backward pass."""
-    def attend(q, k, v, causal):
-        return tuple(attention(q, k, v, causal=causal))
+    """The Subject that a reader's function is: attention by definition of scale 1, and fn as its backward pass.
 
-    return Subject(fn.__name__, "attention", attend, lambda *call: _by_heads(fn, *call))
+    With that scale a message's numbers are those of the reader, who is given q "scaled already".
+    """
+    def attend(q, k, v, causal):
+        return tuple(attention(q, k, v, causal=causal, scale=1.0))
+
+    return Subject(fn.__name__, "attention", attend, lambda *call: _by_heads(fn, *call), scale=1.0)
 
 
 def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
@@ -56,7 +59,7 @@ def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
 
     Rows that see no key may hold NaN or ∞; the reader's function gets 1 in their place. Its arrays are read-only.
     """
-    call = prepare(q, k, v, causal=causal)
+    call = prepare(q, k, v, causal=causal, scale=1.0)
     shape = (*call.k.shape[:-2], call.group, call.queries)
     seen = call.visible(0, call.keys)
     visible = np.broadcast_to(True if seen is None else seen, (*call.q.shape[:-1], call.keys))
@@ -70,7 +73,7 @@ def _by_heads(fn, do, dlse, q, k, v, o, lse, causal):
             whole[head] = part
     if not np.all(visible):
         _hidden_beside_the_lowest(fn, q.dtype)
-    return (found[0] * call.scale).reshape(*call.out_shape[:-1], -1), *found[1:]
+    return found[0].reshape(*call.out_shape[:-1], -1), *found[1:]
 
 
 def _read_only(x):
@@ -98,7 +101,8 @@ def _hidden_beside_the_lowest(fn, dtype):
 def _checked(got, shapes):
     """The three arrays of one KV head that fn returned; ValueError unless they have these shapes."""
     if not isinstance(got, (tuple, list)) or len(got) != len(shapes):
-        raise ValueError(f"must return three arrays, dq, dk, dv; got {type(got).__name__}")
+        what = type(got).__name__ + (f" of {len(got)}" if isinstance(got, (tuple, list)) else "")
+        raise ValueError(f"must return three arrays, dq, dk, dv; got {what}")
     found = [np.reshape(x, shape) if np.size(x) == 0 == np.prod(shape) else np.asarray(x)
              for x, shape in zip(got, shapes, strict=True)]  # a list without numbers has no second axis
     for name, x, shape in zip(("dq", "dk", "dv"), found, shapes, strict=True):
