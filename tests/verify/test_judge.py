@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -13,10 +14,11 @@ import fdmath
 from fdmath import AccState, LSEState, Subject, merge
 from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Cell, Report, gradients, reference, strategies, verify
-from fdmath.verify.judge import ask
-from fdmath.verify.reference import Finding, same
+from fdmath.verify.judge import ask, came, measured, ulps
+from fdmath.verify.mutants import backward_passes as wrong_backward
+from fdmath.verify.reference import Finding, Miss, same
+from fdmath.verify.report import pasted
 from fdmath.verify.subjects import defined, own_subjects, pairwise
-from tests.verify import wrong_backward
 
 LOG2 = math.log(2)
 
@@ -223,6 +225,93 @@ def test_nothing_asked_is_not_success():
     assert verify(Subject("s", "block", lambda s, v: None), ["commutativity"]).exit_code == 2
 
 
+def test_a_wrong_number_is_told_with_its_enclosure_in_ulps_and_in_budgets():
+    miss = Miss("o[0]", 1.5, 1.0, 2.0**-60, 0.5, 0.125)
+    enclosed, off = measured(miss, "float32")
+    low, high = re.fullmatch(r"certified: (\S+) ≤ o\[0\] ≤ (\S+)", enclosed).groups()
+    assert float(low) < 1.0 < float(high) and float(high) - float(low) <= 2.0**-51
+    assert off == "off by 4.19e+06 ulp of float32, 4 times the budget"  # 2²²
+    assert measured(miss._replace(radius=0.0, budget=0.0), "float64") == [
+        "off by 2.25e+15 ulp of float64, where none is allowed"]
+    assert measured(miss._replace(error=math.inf, right=math.inf), "float32") == []
+    assert measured(None, "float32") == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_an_ulp_is_the_spacing_of_the_format(dtype):
+    spacing = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
+    assert ulps(spacing, 1.0, dtype) == 1.0
+    assert ulps(3 * spacing, -1.5, dtype) == 3.0
+    assert ulps(spacing, 2.0, dtype) == 0.5
+    if dtype in ("float32", "float64"):
+        assert ulps(float(np.nextafter(np.zeros(1, dtype), 1)[0]), 0.0, dtype) == 1.0
+
+
+@pytest.mark.parametrize(("got", "told"), [(math.nan, "nan"), (-math.inf, "inf"), (2.0, "number")])
+def test_what_came_is_told(got, told):
+    assert came(Finding(1.0, miss=Miss("o", got, 0.0, 0.0, 1.0, 1.0))) == told
+    assert came(Finding(1.0)) == ""
+
+
+def test_the_time_for_shrinking_is_kept_and_shrinking_may_be_left_out():
+    def wrong(o1, lse1, o2, lse2):
+        return tuple(x * 2 for x in merge(LSEState(o1, lse1), LSEState(o2, lse2)))
+
+    subject = Subject("s", "merge", wrong)
+    small, late, large = (ask(LAWS["anchor"], subject, 30, **options)
+                          for options in ({}, {"seconds": 0.0}, {"shrink": False}))
+    assert {cell.verdict for cell in (small, late, large)} == {"fail"}
+    assert late.counterexample and late.cases < small.cases
+    assert large.cases < small.cases and len(large.counterexample) >= len(small.counterexample)
+
+
+def test_another_seed_asks_about_other_inputs_and_formats_can_be_chosen():
+    def noted(seen):
+        def fn(o1, lse1, o2, lse2):
+            seen.append((lse1.tolist(), lse2.tolist(), o1.dtype.name))
+            return tuple(merge(LSEState(o1, lse1), LSEState(o2, lse2)))
+
+        return Subject("s", "merge", fn)
+
+    seen = [[], [], []]
+    for which, seed in zip(seen, (0, 0, 7), strict=True):
+        assert verify(noted(which), ["commutativity"], 20, seed=seed, dtypes=["float32"]).exit_code == 0
+    assert seen[0] == seen[1] != seen[2]
+    assert {name for calls in seen for *_, name in calls} == {"float32"}
+    with pytest.raises(ValueError, match="dtypes"):
+        verify(noted([]), dtypes=["float8"])
+
+
+def test_literals_are_those_of_the_subjects_library():
+    torch = pytest.importorskip("torch")
+    text = "part 1: np.array([[0., np.nan]], dtype='float32'), np.array([-np.inf], dtype='float32'), " \
+           "np.zeros((0, 1), dtype='float64')"
+    assert pasted(text, ours("merge o/lse")) == text
+    turned = pasted(text, ours("merge o/lse", "torch")).removeprefix("part 1: ")
+    o, lse, none = eval(turned, {"torch": torch})  # noqa: S307 - our own output
+    assert o.dtype == torch.float32 and torch.isnan(o[0, 1]) and lse.item() == -math.inf
+    assert none.shape == (0, 1) and none.dtype == torch.float64
+
+
+def test_an_accepted_failure_is_none_and_a_contradiction_is_one():
+    subject, law = ours("merge o/lse"), LAWS["anchor"]
+    cells = {("anchor", subject.name): Cell("fail", "budget", 1, counterexample="x")}
+    assert Report([law], [subject], cells).exit_code == 1
+    accepted = Report([law], [subject], cells, accepted={("anchor", subject.name): "known since 1.2"})
+    assert accepted.exit_code == 0 and "accepted: known since 1.2" in accepted.failures()
+    held = {("anchor", subject.name): Cell("pass", "budget", 1)}
+    contradicted = Report([law], [subject], held, contradictions=["log_base=2 is declared, but e is found"])
+    assert contradicted.exit_code == 1 and "contradicted: log_base=2" in str(contradicted)
+    assert json.loads(contradicted.to_json())["contradictions"] == contradicted.contradictions
+
+
+def test_what_could_not_run_is_said_once_with_the_laws_and_a_line_to_ask_again():
+    subject, laws = ours("merge o/lse"), [LAWS["anchor"], LAWS["shift"]]
+    cells = {(law.name, subject.name): Cell("not run", "budget", counterexample="no device") for law in laws}
+    report = Report(laws, [subject], cells, replay=lambda law, s: f"again {law}")
+    assert report.failures() == f"{subject.name}: not run: anchor, shift\n  no device\n  replay: again anchor"
+
+
 def test_json_holds_every_cell():
     report = verify(ours("merge o/lse"), ["anchor", "empty"], cases=5)
     told = json.loads(report.to_json())
@@ -233,7 +322,7 @@ def test_json_holds_every_cell():
 def test_summary_is_the_same_twice_and_names_no_figure():
     texts = [verify(ours("merge o/lse"), cases=n).summary() for n in (5, 7)]
     assert texts[0] == texts[1]
-    assert "19 of 19 laws hold" in texts[0]  # the false law is one of them
+    assert "22 of 22 laws hold" in texts[0]  # the false law is one of them
     assert "false, as shown" in texts[0]
 
 
