@@ -7,6 +7,7 @@ every survivor tests/mutation/equivalent.toml says why it is equivalent.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -61,7 +62,7 @@ class Worker:
     """A mutation_worker process, started when it is first needed and again after it was stopped."""
 
     def __init__(self, root):
-        self.root, self.process, self.answers, self.judged = root, None, None, 0
+        self.root, self.process, self.reader, self.answers, self.judged = root, None, None, None, 0
 
     def ask(self, question, silence=SILENCE):
         """The answer (a dict) to a question (a dict); the process is stopped if it is silent for so many seconds."""
@@ -91,14 +92,16 @@ class Worker:
             encoding="utf-8",
         )
         self.answers, self.judged = queue.SimpleQueue(), 0
-        threading.Thread(target=pass_on, args=(self.process.stdout, self.answers), daemon=True).start()
+        self.reader = threading.Thread(target=pass_on, args=(self.process.stdout, self.answers), daemon=True)
+        self.reader.start()
 
     def stop(self):
         """Nothing; the process, if there is one, is killed."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
-            self.process = None
+            self.reader.join()
+            with contextlib.suppress(BrokenPipeError), self.process:
+                self.process = None
 
 
 def pass_on(lines, answers):
