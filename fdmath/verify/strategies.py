@@ -143,6 +143,7 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
     batch, kv, group = draw(st.sampled_from(sharing or (SHARING_LARGE if large else SHARING)))
     n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
     rows = 1 if decode or dims else draw(st.integers(1, 3))
+    n = draw(st.sampled_from([n, n, n, kv]))  # as many keys as heads: axes exchanged would not show in a shape
     if large:
         rows, n = 1 if decode else draw(st.sampled_from(LARGE_ROWS)), draw(st.sampled_from([33, 130, 9]))
         d, dv = draw(st.sampled_from(LARGE))
@@ -156,6 +157,7 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
     if decode:
         low = 0 if empties else 1
         lens = np.array([draw(st.integers(low, n)) for _ in range(batch)])
+        lens = np.full_like(lens, n) if draw(st.booleans()) else lens
         lens = n + low - lens if large else lens  # the simplest large call has all keys in use
     splits = draw(st.integers(1, 40 if large else 9)) if decode else 1
     return CallCase(q, k, v, masked and draw(st.booleans()), lens, splits)

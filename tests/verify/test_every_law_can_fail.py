@@ -5,113 +5,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fdmath.algebra.merge import merge
-from fdmath.algebra.printed import merge_as_printed_A_2_3_5
-from fdmath.algebra.state import AccState, LSEState
+from fdmath.algebra.state import LSEState
 from fdmath.attention.reference import attention
-from fdmath.attention.softmax import partial_state
 from fdmath.verify import LAWS, Subject, verify
 from fdmath.verify.cases import CallCase
+from fdmath.verify.judge import ask
+from fdmath.verify.mutants import MUTANTS
 from fdmath.verify.reference import Certified, same
 from fdmath.verify.subjects import own_subjects
-from tests.verify import wrong, wrong_backward
+
+KILLERS = {mutant.killer: mutant for mutant in reversed(MUTANTS.values())}
+"""The first mutant that names each law as its killer."""
 
 
-def changed(change):
-    """The right merge with its (o, lse) changed."""
-    return lambda o1, lse1, o2, lse2: change(*merge(LSEState(o1, lse1), LSEState(o2, lse2)))
-
-
-def leaning_left(o1, lse1, o2, lse2):
-    """The left side weighs a tenth of a per cent too much."""
-    return tuple(merge(LSEState(o1, lse1 + np.asarray(0.001, lse1.dtype)), LSEState(o2, lse2)))
-
-
-def level_ignored(m1, l1, acc1, m2, l2, acc2):
-    """l and acc are added as they stand, whatever level they are taken against."""
-    return np.maximum(m1, m2), l1 + l2, acc1 + acc2
-
-
-def first_key_twice(scores, v):
-    """The first key of a block is counted twice."""
-    return tuple(partial_state(np.concatenate([scores[:, :1], scores], axis=1), np.concatenate([v[:1], v])))
-
-
-def zero_times_nan(scores, v):
-    """Weights of 0 are multiplied with whatever v holds in slots that no row sees."""
-    m = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-    p = np.exp(scores - np.where(np.isinf(m), 0, m))
-    l = p.sum(-1)
-    return p @ v / np.where(l == 0, 1, l)[:, None], m[:, 0] + np.log(np.where(l == 0, 1, l))
-
-
-def doubled_after_use(q, k, v):
-    """q is overwritten after it was used."""
-    state = tuple(attention(q, k, v))
-    q *= 2
-    return state
-
-
-def mask_forgotten(q, k, v, causal):
-    """The causal flag is not looked at."""
-    return tuple(attention(q, k, v))
-
-
-def lse_detached(o1, lse1, o2, lse2):
-    """The gradient through lse is dropped (faults:H1)."""
-    return tuple(merge(LSEState(o1, lse1.detach()), LSEState(o2, lse2.detach())))
-
-
-KILLERS = {
-    "anchor": ("merge", wrong.d1_base_two_weights, {}),
-    "closure": ("merge", wrong.d1_base_two_weights, {}),
-    "associativity": ("merge", leaning_left, {}),
-    "bitwise associativity": ("merge", changed(lambda o, lse: (o, lse)), {"claims": ("bitwise associativity",)}),
-    "association orders": ("merge", wrong.d13_bf16_lse, {}),
-    "commutativity": ("merge", leaning_left, {}),
-    "left identity": ("merge", wrong.a7_clamped, {}),
-    "right identity": ("merge", wrong.a7_clamped, {}),
-    "empty": ("merge", wrong.a1_unguarded, {}),
-    "shift": ("merge", merge_as_printed_A_2_3_5, {}),
-    "reference level": ("merge", level_ignored, {"kind": AccState}),
-    "permutation": ("block", first_key_twice, {}),
-    "partition independence": ("decode", wrong.c4_one_shared_lse, {}),
-    "duplicate keys": ("merge", wrong.larger_level_wins, {}),
-    "convexity": ("merge", changed(lambda o, lse: (o + 1, lse)), {}),
-    "v is 1": ("merge", changed(lambda o, lse: (o * np.asarray(1.001, o.dtype), lse)), {}),
-    "counting": ("merge", wrong.d1_base_two_weights, {}),
-    "lse bounds": ("merge", changed(lambda o, lse: (o, lse + 2)), {}),
-    "linearity": ("merge", changed(lambda o, lse: (np.abs(o), lse)), {}),
-    "round trip": ("merge", leaning_left, {}),
-    "poison": ("block", zero_times_nan, {}),
-    "seen NaN": ("block", wrong.swallowed_nan, {}),
-    "causality": ("attention", mask_forgotten, {}),
-    "inputs kept": ("partial", doubled_after_use, {}),
-    "gradient": ("merge", lse_detached, {"library": "torch"}),
-    "gradient of o": ("attention", wrong_backward.forward, {"backward": wrong_backward.g1_tiled}),
-    "gradient of lse": ("attention", wrong_backward.forward, {"backward": wrong_backward.h1_lse_dropped}),
-    "sum over a group": ("attention", wrong_backward.forward, {"backward": wrong_backward.g4_first_head}),
-    "delta": ("attention", wrong_backward.forward, {"backward": wrong_backward.no_delta}),
-    "weights sum to 1": ("attention", wrong_backward.forward, {"backward": wrong_backward.h3_base_two}),
-    "gradient causality": ("attention", wrong_backward.forward, {"backward": wrong_backward.causal_forgotten}),
-    "gradient of nothing": ("attention", wrong_backward.forward, {"backward": wrong_backward.h8_unguarded}),
-    "gradient poison": ("decode", wrong_backward.forward_by_lengths, {"backward": wrong_backward.f10_zero_times_nan}),
-}
-
-
-def test_a_killer_is_named_for_every_law():
+def test_every_law_kills_a_mutant():
     assert set(KILLERS) == set(LAWS)
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_law_can_fail(law):
-    role, fn, declared = KILLERS[law]
-    assert verify(Subject("wrong", role, fn, **declared), [law], cases=200).cells[law, "wrong"].verdict == "fail"
+    assert ask(LAWS[law], KILLERS[law].subject(), 200, shrink=False).verdict == "fail"
 
 
 def test_a_nan_that_reaches_another_head_is_refused():
-    report = verify(Subject("wrong", "partial", wrong.nan_in_every_head), ["seen NaN"], cases=50)
-    assert "got nan, expected 0.0" in report.cells["seen NaN", "wrong"].counterexample
+    cell = ask(LAWS["seen NaN"], MUTANTS["a NaN shared by all heads"].subject(), 50)
+    assert "got nan, expected 0.0" in cell.counterexample
 
 
 @pytest.mark.parametrize("bad", ["k", "v"])
