@@ -188,6 +188,7 @@ def test_any_number_of_axes(lib, kind, shape):
     for order in ORDERS:
         merged = merge_all(parts, order)
         assert tuple(merged.payload.shape) == shape
+        assert same_state(merge_all(stack(parts), order), merged)
         if flattened:
             lone = merge_all(flattened, order)
             assert all(np.array_equal(values(x).ravel(), values(y).ravel()) for x, y in zip(merged, lone, strict=True))
@@ -257,6 +258,8 @@ def test_what_cannot_be_merged_is_refused(lib):
         merge_all(rows(a, 0))
     with pytest.raises(TypeError, match=r"^order must be callable, order\(merge, states\) → state; got 'tree'$"):
         merge_all([a, a], "tree")
+    with pytest.raises(TypeError, match=r"^order must return a LSEState; .* returned int$"):
+        merge_all([a], lambda plus, parts: 7)
 
 
 def test_states_of_two_libraries_are_refused(torch_lib):

@@ -25,6 +25,13 @@ def test_a_state_unpacks_in_the_order_written_and_is_frozen(lib, kind, names):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_state_is_equal_to_itself_alone(lib, kind):
+    # Arrays have no truth value, so that states of equal arrays could neither be compared nor be kept in a set.
+    s = random_state(lib, kind, np.random.default_rng(0), (3, 2))
+    assert s == s and s != s.map(lambda x: x) and len({s, s, s.map(lambda x: x)}) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_plus_is_merge(lib, kind):
     a, b = (random_state(lib, kind, np.random.default_rng(seed), (3, 2)) for seed in (1, 2))
     assert same_state(a + b, merge(a, b))
@@ -40,6 +47,8 @@ def test_a_state_of_wrong_parts_is_refused(lib):
         LSEState(o, o)
     with pytest.raises(ValueError, match=r"^acc must have at least the axis dv; got shape \(\)$"):
         AccState(lib.array(0.0), lib.array(1.0), lib.array(2.0))
+    with pytest.raises(ValueError, match=r"^lse must have the shape of o without its last axis, \(3, 4\); got \(3,\)$"):
+        LSEState(lib.array(np.zeros((3, 4, 2))), lib.array(np.zeros(3)))
     with pytest.raises(TypeError, match=r"^lse must be a NumPy array or a torch tensor; got list$"):
         LSEState(o, [0.0])
     with pytest.raises(TypeError, match=r"^m must have a float dtype .*; got int32$"):
@@ -76,6 +85,10 @@ def test_the_identity_without_an_array_to_be_like_is_a_pair_of_float32():
     assert type(nothing) is LSEState and isinstance(nothing.o, np.ndarray)
     assert holds(nothing.o, [0.0, 0.0]) and holds(nothing.lse, -np.inf)
     assert {dtype_name(x) for x in nothing} == {"float32"}
+
+
+def test_the_identity_may_have_no_columns():
+    assert tuple(identity((2,), 0).o.shape) == (2, 0)
 
 
 def test_the_identity_refuses_what_has_no_shape_or_kind(lib):
