@@ -118,10 +118,10 @@ def question(root, module, source, tests):
 
 
 def judge(worker, mutant, source, tests):
-    """The Verdict of a mutant of a source by the tests, from a Worker."""
+    """The Verdict of a mutant of a source by the tests, from a Worker; what is killed needs no words."""
     other = mutated(source, mutant)
     answer = worker.ask(question(worker.root, mutant.module, other, tests))
-    return Verdict(answer["verdict"], answer["by"], change(source, other))
+    return Verdict(**answer, change="" if answer["verdict"] == KILLED else change(source, other))
 
 
 class Run:
