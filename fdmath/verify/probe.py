@@ -35,7 +35,8 @@ QUESTIONS = {
 }
 """The questions in their order (later ones use what earlier ones found), each with the roles that it is about."""
 
-CLAIMS = {"commutativity": "commutativity", "associativity": "bitwise associativity"}
+CLAIMS = {"commutativity": "commutativity", "associativity": "bitwise associativity",
+          "split_invariance": "partition independence", "batch_invariance": "batch mates"}
 """Traits that a subject declares by claiming a law."""
 
 

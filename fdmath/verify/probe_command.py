@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fdmath.verify.apart import CONVENTIONS, contract_in
 from fdmath.verify.command import add_declarations, declared_subject
+from fdmath.verify.probe import CLAIMS
 from fdmath.verify.worker import Here, Trouble, Worker
 
 OPTIONS = (*CONVENTIONS, "in_place", "library", "p_dtype", "stats_dtype", "claims")
@@ -57,7 +58,7 @@ def told(words):
     """The names of the traits that a command line declares."""
     given = {word.partition("=")[0] for word in words}
     names = {name for name in OPTIONS if f"--{name.replace('_', '-')}" in given}
-    return names | {"commutativity", "associativity"} if "claims" in names else names
+    return names | set(CLAIMS) if "claims" in names else names
 
 
 def probed(args, names):

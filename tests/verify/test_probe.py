@@ -159,6 +159,7 @@ def test_the_alignment_of_causal(causal):
 
 
 SCALES = {"1/sqrt(d)": lambda d: d**-0.5, "1/sqrt(padded d)": lambda d: (2 ** math.ceil(math.log2(d))) ** -0.5,
+          "1/sqrt(padded d) ": lambda d: (d + 4) ** -0.5, "1/sqrt(padded d)  ": lambda d: (-(-d // 32) * 32) ** -0.5,
           1.0: lambda d: 1.0, 0.0625: lambda d: 0.0625, "1/d": lambda d: 1 / d,
           "1/sqrt(d) with exp2 for exp": lambda d: math.log(2) * d**-0.5}
 
@@ -167,7 +168,7 @@ SCALES = {"1/sqrt(d)": lambda d: d**-0.5, "1/sqrt(padded d)": lambda d: (2 ** ma
 @pytest.mark.parametrize("role", CALLS)
 def test_the_scale(role, value):
     trait = found("scale", speaker(role, scale=SCALES[value]), role)
-    assert trait == value if isinstance(value, str) else np.float32(trait) == np.float32(value)
+    assert trait == value.strip() if isinstance(value, str) else np.float32(trait) == np.float32(value)
 
 
 def test_a_scale_that_is_no_closed_form_is_not_told():

@@ -23,15 +23,6 @@ ROOM = 4 * unit_roundoff("bfloat16")
 D = 64
 """The head dimension of most questions: every kernel takes it, and its 1/√d is a power of two."""
 
-SCALES = {
-    "1/sqrt(d)": lambda d: d**-0.5,
-    "1/sqrt(padded d)": lambda d: (2 ** math.ceil(math.log2(d))) ** -0.5,
-    "1/d": lambda d: 1 / d,
-    "1/sqrt(d) with exp2 for exp": lambda d: d**-0.5 * math.log(2),
-    "1/sqrt(d) with exp2 for exp, undone": lambda d: d**-0.5 / math.log(2),
-}
-"""Scales in use, right and wrong, as functions of the head dimension; at D the first two agree."""
-
 LAYOUTS = {
     "heads_first": lambda lse, b, h, n: lse.reshape(b, h, n),
     "heads_last": lambda lse, b, h, n: lse.reshape(b, n, h).swapaxes(1, 2),
@@ -73,12 +64,10 @@ class Caller:
         """The same as float64."""
         return exact(self.array(x))
 
-    def scale(self, d=D):
-        """The factor on q·k at a head dimension, as found."""
-        found = self.facts.get("scale")
-        if isinstance(found, str):
-            return SCALES[found](d)
-        return found or self.subject.scale or 1 / math.sqrt(d)
+    @property
+    def scale(self):
+        """The factor on q·k at the head dimension D, as found."""
+        return self.facts.get("scale_at_64") or self.subject.scale or 1 / math.sqrt(D)
 
     # -- weigh ------------------------------------------------------------------------------------
 
@@ -86,7 +75,7 @@ class Caller:
         """The scores that the function will see where x is asked for: in a call k is rounded, not the score."""
         if self.subject.role not in CALLED:
             return self.rounded(x)
-        return self.rounded(np.asarray(x, np.float64) / self.scale()) * self.scale()
+        return self.rounded(np.asarray(x, np.float64) / self.scale) * self.scale
 
     def weigh(self, scores, values):
         """(o (E,), lse (E,)) of E rows of N items with scores (E, N) and values (E, N), as float64.
@@ -107,7 +96,7 @@ class Caller:
     def _weigh_call(self, scores, values):
         rows, items = scores.shape
         q, k = np.zeros((rows, 2, 1, D)), np.zeros((rows, 2, items, D))
-        q[..., 0], k[..., 0] = 1, (scores / self.scale())[:, None]
+        q[..., 0], k[..., 0] = 1, (scores / self.scale)[:, None]
         o, lse = self.attend(q, k, np.broadcast_to(values[:, None, :, None], k.shape), plain=True)
         if lse is not None:
             lse = lse.reshape(rows, -1)[:, 0] if lse.shape[0] == rows else lse.reshape(-1)[:rows]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fdmath.verify.probing.caller import ROOM, SCALES, D, choose, distance, numbers, said
+from fdmath.verify.probing.caller import ROOM, D, choose, distance, numbers, said
 from fdmath.verify.probing.contract import Trait
 from fdmath.verify.subject import SubjectError
 
@@ -17,6 +17,17 @@ PART = 1 / 8
 # -- scale ----------------------------------------------------------------------------------------------
 
 
+SCALES = {
+    "1/sqrt(d)": lambda d: d**-0.5,
+    "1/d": lambda d: 1 / d,
+    "1/sqrt(d) with exp2 for exp": lambda d: d**-0.5 * math.log(2),
+    "1/sqrt(d) with exp2 for exp, undone": lambda d: d**-0.5 / math.log(2),
+}
+"""Scales in use, right and wrong, as functions of the head dimension."""
+
+CONSTANTS = (1.0, 0.125, 80**-0.5, 128**-0.5, 576**-0.5)
+
+
 def scale(caller):
     """The factor on q·k, read from the ratio of two weights at two head dimensions."""
     found, trouble = {}, ""
@@ -26,11 +37,17 @@ def scale(caller):
                 found[d] = _scale_at(caller, d)
             except SubjectError as error:
                 trouble = f"; with d = {d} {said(error)}"
-    seen = "; ".join(f"d = {d}: {'no factor fits' if s is None else f'{s:.6g}'}" for d, s in found.items())
+    seen = "; ".join(f"d = {d}: no factor fits" if s is None else f"d = {d}: {s:.6g}, 1/sqrt({s**-2:.4g})"
+                     for d, s in found.items())
     value = _scale_value(found) if len(found) == 2 and None not in found.values() else None
     if len(found) == 1:
         trouble += "; one head dimension does not tell a constant from 1/sqrt(d)"
-    return [Trait("scale", value, f"the weights of two keys have the ratio e^(scale·q·k): {seen or 'none'}{trouble}")]
+    text = f"the weights of two keys have the ratio e^(scale·q·k): {seen or 'none'}{trouble}"
+    traits = [Trait("scale", value, text)]
+    if found.get(D):
+        at = next((x for x in (*(form(D) for form in SCALES.values()), *CONSTANTS) if _close(found[D], x)), found[D])
+        traits.append(Trait("scale_at_64", at, "this is what the questions below reckon with"))
+    return traits
 
 
 def _scale_at(caller, d):
@@ -53,12 +70,16 @@ def _close(x, y):
 
 
 def _scale_value(found):
-    """The name in SCALES of scales found at two head dimensions, or a constant; None where they are neither."""
+    """A name in SCALES, "1/sqrt(padded d)", or a constant, from scales at two head dimensions; None for another."""
     name = next((n for n, form in SCALES.items() if all(_close(s, form(d)) for d, s in found.items())), None)
     first, second = found.values()
-    if name or not _close(first, second):
+    if name:
         return name
-    return next((x for x in (1.0, 0.125, 80**-0.5, 128**-0.5, 576**-0.5) if _close(first, x)), first)
+    if _close(first, second):
+        return next((x for x in CONSTANTS if _close(first, x)), first)
+    padded = all(s <= d**-0.5 or _close(s, d**-0.5) for d, s in found.items())
+    near = all(s >= (2 * d) ** -0.5 for d, s in found.items())  # no head dimension is padded to twice itself
+    return "1/sqrt(padded d)" if padded and near else None
 
 
 # -- o and lse ------------------------------------------------------------------------------------------

@@ -33,11 +33,13 @@ def opened(subject, dtype=None):
     """(Way or None, traits "call", "library" and "lse"): the first way of calling that says most.
 
     Formats are tried in turn (the one asked for, or the subject's and then the others), in each the library declared
-    and the other, in each operands to read, then to write, in each the signatures, the role's first. One that returns
-    an lse, and heeds what it is given besides q, k, v, ends the search.
+    and the other, in each operands to read, then to write, in each the signatures, the role's first. Where one returns
+    a state, only signatures are tried further, until one returns an lse and heeds what it is given besides q, k, v.
     """
     best, first_error = None, ""
     for way in _ways(subject, dtype):
+        if best and replace(best[1], form=way.form) != way:  # another signature may do better, not another format
+            continue
         try:
             rank, found = _tried(way.caller(subject))
         except SubjectError as error:

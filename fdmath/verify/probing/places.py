@@ -21,7 +21,7 @@ def layout(caller):
     s, h, i = np.ogrid[:2, :4, :queries]
     level = 16.0 * s + 4 * h + i
     q, k = np.zeros((2, 4, queries, D)), np.zeros((2, 4, 4, D))
-    q[..., 0], k[..., 0] = level, 1 / caller.scale()
+    q[..., 0], k[..., 0] = level, 1 / caller.scale
     v = np.broadcast_to(np.arange(1.0, 5)[:, None, None], k.shape)
     o, lse = caller.attend(q, k, v, plain=True)
     traits = [_layout_of_o(o, queries)]

@@ -146,14 +146,14 @@ def scores(caller):
     """
     steps = 2.0 ** -np.array([9, 12, 12])
     q, k = np.zeros((3, 2, 1, D)), np.zeros((3, 2, 16, D))
-    q[:, :, 0, 0] = (caller.rounded(np.log(3.0) / caller.scale()) / steps)[:, None]
+    q[:, :, 0, 0] = (caller.rounded(np.log(3.0) / caller.scale) / steps)[:, None]
     k[..., 0] = 1
     k[:, :, ::2, 0] += steps[:, None, None]
     v = np.zeros_like(k)
     v[:, :, ::2] = 1
     o, _ = caller.attend(q, k, v, plain=True)
     got = o.reshape(3, -1)[:2, 0]
-    share = 1 / (1 + np.exp(-caller.scale() * caller.rounded(np.log(3.0) / caller.scale())))
+    share = 1 / (1 + np.exp(-caller.scale * caller.rounded(np.log(3.0) / caller.scale)))
     right = {"float32": [share, share], "tf32": [share, 0.5], "bfloat16": [0.5, 0.5]}
     text = (f"a key whose score is higher by log 3 through the 10th and the 13th bit of a coordinate has the weights "
             f"{numbers(got)}; all bits would give 0.75 twice, eleven (TF32) 0.75 and 0.5, eight 0.5 twice")
