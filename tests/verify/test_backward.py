@@ -16,9 +16,9 @@ from fdmath.verify import LAWS, Subject, verify
 from fdmath.verify import backward as backward_module
 from fdmath.verify.backward import BackwardCase, compare
 from fdmath.verify.cases import CallCase
+from fdmath.verify.mutants import backward_passes as wrong
 from fdmath.verify.subjects import own_subjects
 from tests.attention.calls import random_call
-from tests.verify import wrong_backward as wrong
 
 RIGHT = Subject("right", "attention", wrong.forward, wrong.right)
 PLAIN = replace(RIGHT, backward=None)

@@ -1,4 +1,4 @@
-"""Every mutant differs from the right code that it was made from, and dies by the law named for it; none is left out."""
+"""Every mutant differs from the right code that it was made from, and dies by the law named for it."""
 
 import functools
 from collections import Counter

@@ -247,7 +247,8 @@ SMALL = loss(*call(3, False, queries=2))
 CAUSAL = loss(*call(3, True, queries=2))
 EMPTY = loss(*call(1, True, queries=2, level=200.0))
 GROUP = loss(*call(2, False, heads=3))
-TWO, THREE = (ONES[:, :1], ONES[:, 0], *states((1, 1), (3, 2))), (ONES[:, :1], ONES[:, 0], *parts((1, 0), (2, 0), (3, 1)))
+TWO = (ONES[:, :1], ONES[:, 0], *states((1, 1), (3, 2)))
+THREE = (ONES[:, :1], ONES[:, 0], *parts((1, 0), (2, 0), (3, 1)))
 
 
 def wrong(name, fn, fault, killer, apart=SMALL, right=CALL):

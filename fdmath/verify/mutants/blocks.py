@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from fdmath.attention.softmax import partial_state
-from fdmath.verify.mutants.merges import as_bfloat16, guard_written_back, infinite_for_nothing
+from fdmath.verify.mutants.merges import as_bfloat16, guard_written_back, infinite_for_nothing, log_in_base_two
 from fdmath.verify.mutants.record import Mutant, keys
 from fdmath.verify.mutants.ways import (
     NOTHING,
@@ -120,11 +120,12 @@ MUTANTS = [
     Mutant("P held at 448, l not", BLOCK, block_by(saturated), "B10", "v is 1", keys((0, 1), (12, 4))),
     Mutant("P rounded, l not", BLOCK, by(share=as_bfloat16), "B11", "v is 1", keys((0, 1), (-1, 1))),
     Mutant("level rounded before its subtraction", BLOCK, level_rounded, "B11", "anchor", keys((100.2, 1))),
-    Mutant("1 added after the shift", BLOCK, by(total=lambda w: over_parts(w) + 1), "B12", "v is 1", keys((3, 1), (3, 3))),
+    Mutant("1 added after the shift", BLOCK, by(total=lambda w: over_parts(w) + 1), "B12", "v is 1",
+           keys((3, 1), (3, 3))),
     Mutant("running l in bfloat16", ONLINE, online(kept_sum=as_bfloat16), "B13", "anchor", keys((0, 1), (-1, 1))),
     Mutant("acc in float16", BLOCK, by(gathered=gathered_in_float16), "B14", "anchor", keys(*[(0, 1000)] * 100)),
     Mutant("soft cap after the mask", BLOCK, by(read=capped), "B15", "empty", UNSEEN),
-    Mutant("m in base e, log l in base 2", BLOCK, by(end=partial(level_plus_log, log=np.log2)), "D4", "counting",
+    Mutant("m in base e, log l in base 2", BLOCK, by(end=log_in_base_two), "D4", "counting",
            TWO_ZEROS),
     Mutant("lse of s - max", BLOCK, by(end=before_its_log), "D6", "shift", keys((3, 1), (3, 2))),
     Mutant("lse of the probabilities", BLOCK, of_probabilities, "D6", "lse bounds", keys((3, 1), (3, 2))),

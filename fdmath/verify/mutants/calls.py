@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from fdmath.attention.decode import key_ranges
-from fdmath.verify.mutants.merges import guard_written_back, lse_of_the_first_two
+from fdmath.verify.mutants.merges import guard_written_back, log_in_base_two, lse_of_the_first_two
 from fdmath.verify.mutants.record import Mutant, call, lengths
 from fdmath.verify.mutants.ways import (
     NOTHING,
@@ -19,7 +19,6 @@ from fdmath.verify.mutants.ways import (
     decode_by,
     highest,
     in_use,
-    level_plus_log,
     one_by_one,
     partial_by,
     root_of_d,
@@ -363,8 +362,8 @@ MUTANTS = [
            call(6, lengths(5), 2)),
     Mutant("base-2 splits merged in base e", DECODE, decode_by(way=in_base_two(at_once), merged=natural_again), "D1",
            "partition independence", TAIL),
-    Mutant("natural splits merged in base 2", DECODE, decode_by(merged=partial(
-        at_once, exp=np.exp2, end=partial(level_plus_log, log=np.log2))), "D2", "counting", TAIL),
+    Mutant("natural splits merged in base 2", DECODE,
+           decode_by(merged=partial(at_once, exp=np.exp2, end=log_in_base_two)), "D2", "counting", TAIL),
     Mutant("lse converted twice", PARTIAL, with_lse(lambda lse: (lse * LN2).astype(lse.dtype)), "D3", "counting",
            call(4)),
     Mutant("m without the scale", PARTIAL, unscaled_level, "D4", "anchor", call(3, level=4.0)),
@@ -378,7 +377,8 @@ MUTANTS = [
     Mutant("lse of the first two splits", DECODE, decode_by(merged=lse_of_the_first_two), "E6",
            "partition independence", call(5, lengths(5), 3)),
     Mutant("causal mask top-left", ATTENTION, attention_by(mask=top_left), "F1", "counting", call(4, True)),
-    Mutant("causal flag forgotten", ATTENTION, attention_by(mask=forgotten), "F1", "causality", call(2, True, queries=2)),
+    Mutant("causal flag forgotten", ATTENTION, attention_by(mask=forgotten), "F1", "causality",
+           call(2, True, queries=2)),
     Mutant("a key beyond the last", ATTENTION, beyond_the_last_key, "F4", "counting", call(2, True)),
     Mutant("causal mask in the first tile", ATTENTION, attention_by(mask=in_the_first_tile), "F5", "causality",
            call(4, True, queries=2)),

@@ -87,8 +87,9 @@ class Matrix:
                 for fate in self.fates]
         dead = sum(bool(fate.killers) for fate in self.fates)
         kills = sum(len(fate.killers) for fate in self.fates)
-        sums = [f"{len(self.fates)} mutants, {dead} dead; {kills} kills by {len(self.laws)} laws; {self.lawful} cells of "
-                f"ancestors hold; {self.seconds:.0f} s", "K killed by the law named for it, x killed, . lets it pass"]
+        sums = [f"{len(self.fates)} mutants, {dead} dead; {kills} kills by {len(self.laws)} laws; "
+                f"{self.lawful} cells of ancestors hold; {self.seconds:.0f} s",
+                "K killed by the law named for it, x killed, . lets it pass"]
         return "\n".join([*key, "", *head, *rows, "", *sums, *self.troubles()])
 
     def _mark(self, fate, law):

@@ -57,9 +57,13 @@ def normalised(m1, l1, o1, m2, l2, o2, *, of_o=same):
     return m, l, (a[:, None] * o1 + b[:, None] * o2) / np.where(l == 0, 1, l)[:, None]
 
 
+def log_in_base_two(level, l):
+    """lse in base 2 = level + log₂ l."""
+    return level_plus_log(level, l, np.log2)
+
+
 PAIR = Subject("merge at once", "merge", merge_by(at_once))
-BASE_TWO = Subject("merge in base 2", "merge", merge_by(partial(at_once, exp=np.exp2, end=partial(level_plus_log,
-                   log=np.log2))), log_base=2)
+BASE_TWO = Subject("merge in base 2", "merge", merge_by(partial(at_once, exp=np.exp2, end=log_in_base_two)), log_base=2)
 CONVEX = Subject("merge in convex form", "merge", convex, claims=("T5", "T6"))
 IN_PLACE = Subject("merge in place", "merge", in_place, in_place=True)
 ACC = Subject("merge of m/l/acc", "merge", unnormalised, kind=AccState)
@@ -215,8 +219,8 @@ MUTANTS = [
     Mutant("base-2 lse merged in base e", BASE_TWO, merge_by(at_once), "D1", "counting", ONE_AND_TWO),
     Mutant("natural lse merged in base 2", PAIR, BASE_TWO.fn, "D2", "round trip", ONE_AND_TWO),
     Mutant("natural lse weighed in base 2", PAIR, by(exp=np.exp2), "D2", "anchor", ONE_AND_TWO),
-    Mutant("natural lse of many in base 2", MANY, partial(at_once, exp=np.exp2, end=partial(level_plus_log, log=np.log2)),
-           "D2", "partition independence", parts((1, 1), (3, 2))),
+    Mutant("natural lse of many in base 2", MANY, partial(at_once, exp=np.exp2, end=log_in_base_two), "D2",
+           "partition independence", parts((1, 1), (3, 2))),
     Mutant("weights in float16", PAIR, by(exp=weights_in_float16), "D13", "anchor", states((1.1, 0.3), (-3.7, 0.1))),
     Mutant("lse in bfloat16", PAIR, by(read=rounded_lse), "D13", "association orders", states((0, 100.2), (1, 99.8))),
     Mutant("log(1 + exp) of the larger side", CONVEX,
