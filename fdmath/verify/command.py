@@ -29,6 +29,7 @@ from fdmath.verify.subject import ROLES, Subject
 from fdmath.verify.subjects import all_subjects
 from fdmath.verify.worker import SECONDS, Here, Trouble, Worker
 
+INSTALLED = "fdmath.verify.installed"
 THOROUGH = 1000
 """The cases a law with --thorough."""
 KINDS = {"lse": LSEState, "mlo": MLOState, "acc": AccState}
@@ -94,7 +95,7 @@ def main(argv=None):
     except Exception as error:
         print(f"could not run: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    print(report if not args.target else told(report))
+    print(told(report) if args.target and not args.installed else report)
     print(f"\nworst error / budget\n{report.ratios()}")
     if args.json:
         try:
@@ -108,7 +109,7 @@ def main(argv=None):
 def judged(args, words):
     """The Report that the arguments ask for: of a target, of what is installed, or of fdmath's own subjects."""
     if args.installed:
-        return installed(args)
+        return installed(args, words)
     if not args.target:
         return own_matrix(args.laws, args.cases, args.jobs, args.seed)
     told = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
@@ -130,32 +131,35 @@ def told(report):
 
 
 def replay(words, law, subject):
-    """The command line that asks the one law again as `words` did."""
-    kept, skip = [], False
+    """The command line that asks the one law of the one subject again, otherwise as `words` did."""
+    kept, skip = [subject.name], False
     for word in words:
-        name = word.partition("=")[0]
-        if not skip and name not in ("--only", "--laws", "--json"):
+        dropped = word.partition("=")[0] in ("--only", "--laws", "--json")
+        if not (skip or dropped or word == subject.name):
             kept.append(word)
-        skip = not skip and name in ("--only", "--laws", "--json") and "=" not in word
-    return " ".join(f'"{w}"' if " " in w else w for w in ["fdmath verify", *kept, "--only", law]).replace(
-        '"fdmath verify"', "fdmath verify")
+        skip = dropped and "=" not in word and not skip
+    return " ".join(["fdmath verify", *(f'"{w}"' if " " in w else w for w in [*kept, "--only", law])])
 
 
-def installed(args):
-    """The Report of what is installed of other packages, each in a process of its own; what is missing is said."""
-    ours = backends.load("importlib:import_module")("fdmath.verify.installed")
+def installed(args, words):
+    """The Report of what is installed of other packages, each in a process of its own; what is missing is said.
+
+    A target is then the name of one of these subjects.
+    """
+    ours = importlib.import_module(INSTALLED)
     device = args.device or "cpu"
-    names = [s.name for s in ours.installed_subjects(device)]
+    names = [args.target] if args.target else [s.name for s in ours.installed_subjects(device)]
     reports = []
     with _Bar(len(names) * len(laws_named(args.laws))) as bar:
         for name in names:
             make = partial(ours.installed_subject, name, device)
             reports.append(verify_apart(make, args.laws, args.cases, seed=args.seed, told=(),
-                                        seconds=args.limit, progress=bar.step))
+                                        seconds=args.limit, progress=bar.step, replay=partial(replay, words)))
     report = Report(laws_named(args.laws), [s for r in reports for s in r.subjects],
                     {key: cell for r in reports for key, cell in r.cells.items()},
                     notes={name: lines for r in reports for name, lines in r.notes.items()},
-                    accepted={(law, name): reason for (name, law), reason in ours.EXPECTED.items()})
+                    accepted={(law, name): reason for (name, law), reason in ours.EXPECTED.items()},
+                    replay=partial(replay, words))
     report.contradictions += [text for r in reports for text in r.contradictions] + ours.surprises(report)
     absent = ours.missing(device)
     report.notes["not installed"] = [f"{len(absent)} not installed", *(f"{n}: {why}" for n, why in absent.items())]
@@ -171,13 +175,14 @@ def declared_subject(args):
     fn = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     if not callable(fn):
         raise TypeError(f"{args.target} must be a function; got {type(fn).__name__}")
-    device = {"device": args.device} if getattr(args, "device", None) else {}
+    device = getattr(args, "device", None) or "cpu"
+    library = args.library if device == "cpu" else "torch"
     return Subject(
-        args.target, args.role, fn, library=args.library, in_place=args.in_place, kind=KINDS[args.kind],
+        args.target, args.role, fn, library=library, device=device, in_place=args.in_place, kind=KINDS[args.kind],
         log_base=math.e if args.log_base == "e" else 2, empty=float(args.empty), lse_layout=args.lse_layout,
         causal=args.causal, heads=args.heads, scale=args.scale, dtypes=tuple(args.dtypes.split(",")),
         p_dtype=args.p_dtype, stats_dtype=args.stats_dtype,
-        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()), **device)
+        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()))
 
 
 class _Bar:

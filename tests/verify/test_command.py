@@ -1,15 +1,20 @@
 """`fdmath verify`: exit codes 0, 1, 2, the counterexample as literals, JSON, and the matrix."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
-from fdmath.verify import subjects
-from fdmath.verify.command import main, own_matrix
+from fdmath.verify import Subject, command, subjects
+from fdmath.verify.apart import verify_apart
+from fdmath.verify.command import declared_subject, main, own_matrix, parser, replay
+from fdmath.verify.worker import Here
+from tests.verify import badly_behaved
 
 MINE = '''
 import numpy as np
@@ -130,3 +135,68 @@ def test_the_kernels_are_subjects_only_where_they_can_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     assert not subjects.kernels_run()
     assert [s.name for s in subjects.all_subjects()] == [s.name for s in subjects.own_subjects()]
+
+
+def test_the_seed_and_the_formats_are_passed_on_and_the_report_holds_all(here):
+    words = ["mine:unguarded", "--only", "empty,shift", "--dtype", "float32", "--seed", "3", "--cases", "9"]
+    assert judge(*words, "--json", "out.json") == 1
+    told = json.loads((here / "out.json").read_text(encoding="utf-8"))
+    assert told["schema"] == 1 and told["counts"]["fail"] == 1
+    empty, shift = told["cells"]
+    assert (empty["law"], empty["verdict"], empty["dtype"], empty["came"]) == ("empty", "fail", "float32", "nan")
+    assert any("fault A1" in text for text in empty["explained"])
+    assert shift["verdict"] == "pass" and told["notes"]["mine:unguarded"][0].startswith("found: log_base e")
+
+
+def test_a_declaration_that_changes_the_library_is_told():
+    args = parser().parse_args(["math:exp", "--device", "meta"])
+    assert (declared_subject(args).library, declared_subject(args).device) == ("torch", "meta")
+    assert declared_subject(parser().parse_args(["math:exp"])).device == "cpu"
+
+
+@pytest.mark.parametrize(("words", "again"), [
+    (["m:f", "--only", "anchor,shift", "--seed", "2"], 'fdmath verify m:f --seed 2 --only "left identity"'),
+    (["--json", "a b.json", "m:f", "--laws=anchor"], 'fdmath verify m:f --only "left identity"'),
+    (["--installed", "--cases", "9"], 'fdmath verify "m:f" --installed --cases 9 --only "left identity"'),
+])
+def test_the_line_that_asks_again(words, again):
+    assert replay(words, "left identity", Subject("m:f", "merge", print)) == again.replace('"m:f"', "m:f")
+
+
+class Fake:
+    """A stand-in of fdmath.verify.installed with one right merge and one that keeps no inputs, as it is expected to."""
+
+    EXPECTED = {("overwrites", "inputs kept"): "known since 1.2"}
+
+    @staticmethod
+    def installed_subjects(device):
+        return [badly_behaved.made("right"), badly_behaved.made("overwrites")]
+
+    @staticmethod
+    def installed_subject(name, device):
+        return badly_behaved.made(name)
+
+    @staticmethod
+    def missing(device):
+        return {"other": "not installed"}
+
+    @staticmethod
+    def surprises(report):
+        return [] if report.cells["inputs kept", "overwrites"].verdict == "fail" else ["it keeps its inputs now"]
+
+
+def test_what_is_installed_is_judged_beside_what_is_expected(monkeypatch, capsys):
+    monkeypatch.setattr(command, "verify_apart", partial(verify_apart, guard=Here))
+    monkeypatch.setitem(sys.modules, command.INSTALLED, Fake)
+    assert main(["--installed", "--only", "inputs kept", "--cases", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "1 not installed" in out and "other: not installed" in out and "accepted: known since 1.2" in out
+    assert 'replay: fdmath verify overwrites --installed --cases 5 --only "inputs kept"' in out
+    monkeypatch.setattr(badly_behaved, "overwrites", badly_behaved.right)
+    assert main(["overwrites", "--installed", "--only", "inputs kept", "--cases", "5"]) == 1
+    assert "contradicted: it keeps its inputs now" in capsys.readouterr().out
+
+
+def test_progress_needs_no_tqdm(monkeypatch, here):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert judge("mine:unguarded", "--only", "shift", "--cases", "5") == 0
