@@ -24,7 +24,7 @@ COMMANDS = {
     "doctor": Command("fdmath.doctor:main", "", "versions against the pins, which backends work here"),
     "verify": Command("fdmath.verify.command:main", "verify", "the laws of merging, for fdmath or for your function"),
     "probe": Command("fdmath.verify.probe_command:main", "verify", "the conventions of a function, from its outputs"),
-    "mutants": Command("fdmath.verify.mutants_command:main", "test", "which law kills which wrong implementation"),
+    "mutants": Command("fdmath.verify.mutants_command:main", "verify", "which law kills which wrong implementation"),
     "bench": Command("fdmath.bench.command:main", "notebooks", "timed beside peers: bench cpu, decode, attention"),
     "lab": Command("fdmath.workshop.lab:main", "notebooks", "JupyterLab on the first notebook (this machine only)"),
     "notebooks": Command("fdmath.workshop.notebooks:main", "notebooks", "execute the notebooks, store their outputs"),
