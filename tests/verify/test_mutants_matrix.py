@@ -66,6 +66,12 @@ def test_what_cannot_run_is_named_and_code_2():
     assert code == 2 and len(found) == 1 and "not run" in found[0] and "no such package" in found[0]
 
 
+def test_what_needs_torch_is_named_where_that_is_missing(monkeypatch):
+    monkeypatch.setattr(matrix, "find_spec", lambda name: None)
+    assert troubles(MUTANTS["NaN through a masked row"]) == ([
+        "NaN through a masked row: not run: torch is not installed"], 2)
+
+
 def test_one_that_raises_breaks_the_law_and_an_undecided_one_does_not(monkeypatch):
     subject, law = WRONG.right, LAWS[BOUNDS]
     case, = drawn(law, subject, 1)
@@ -112,6 +118,9 @@ def test_quick_asks_as_fdmath_verify_does_and_wants_nearly_all(capsys, monkeypat
         monkeypatch.setattr(mutants_command, "MUTANTS", {m.name: m for m in chosen})
         assert mutants_command.main(["--quick"]) == code
         assert f"{share} of {len(chosen)} mutants killed" in capsys.readouterr().out
+    monkeypatch.setattr(mutants_command, "trouble_of", lambda m: "no torch" if m is right else "")
+    assert mutants_command.main(["--quick"]) == 2
+    assert "right after all: not run: no torch\n100.0% of 1 mutants" in capsys.readouterr().out
     assert 0.9 < ENOUGH < 1
 
 

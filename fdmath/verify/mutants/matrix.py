@@ -8,6 +8,7 @@ import json
 import time
 import warnings
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 
 from fdmath import _backends as backends
 from fdmath.verify.judge import LEAST_LARGE, ask, cannot_run, drawn
@@ -73,10 +74,9 @@ class Matrix:
 
     @property
     def exit_code(self):
-        """0 if nothing is wrong, 1 if anything is; 2 where that is only what could not run."""
-        if all(f.trouble for f in self.fates) and self.fates:
-            return 2
-        return int(bool(self.troubles()))
+        """0 if nothing is wrong, 1 if anything is, 2 if that is only that some could not run."""
+        unrun = sum(bool(fate.trouble) for fate in self.fates)
+        return 1 if len(self.troubles()) > unrun else 2 if unrun else 0
 
     def __str__(self):
         width = max(len(fate.mutant) for fate in self.fates) + 2
@@ -114,9 +114,10 @@ def kill_matrix(mutants, laws=None, cases=CASES, seed=0, progress=None, whole=Fa
     lawful, unlawful = 0, []
     for right, kin in _families(mutants):
         for law in chosen:
-            progress and progress(right, law)
+            if progress:
+                progress(right, law)
             asked = [m for m in kin if law.concerns(m.subject()) and not fates[m.name].trouble]
-            concerned = law.concerns(right) and not cannot_run(right)
+            concerned = law.concerns(right) and not fates[kin[0].name].trouble
             if not asked and not concerned:
                 continue
             inputs = inputs_of(law, right if concerned else asked[0].subject(), cases, seed)
@@ -134,9 +135,15 @@ def kill_matrix(mutants, laws=None, cases=CASES, seed=0, progress=None, whole=Fa
 
 def _fate(mutant):
     """The Fate of a mutant of which no law has been asked."""
-    trouble = cannot_run(mutant.right)
+    trouble = trouble_of(mutant)
     differs = not trouble and mutant.differs()
     return Fate(mutant.name, mutant.role, mutant.fault, mutant.killer, differs, [], [], trouble)
+
+
+def trouble_of(mutant):
+    """Why the ancestor of a mutant cannot run here; an empty text if it can."""
+    absent = mutant.right.library == "torch" and find_spec("torch") is None
+    return "torch is not installed" if absent else cannot_run(mutant.right)
 
 
 def _families(mutants):
@@ -188,5 +195,6 @@ def killed_by_default(mutants, seed=0, progress=None):
         order = [LAWS[m.killer], *(law for law in LAWS.values() if law.name != m.killer)]
         found = (law.name for law in order if ask(law, subject, seed=seed, shrink=False).verdict == "fail")
         fates[m.name] = next(found, "")
-        progress and progress(m.right, LAWS[m.killer])
+        if progress:
+            progress(m.right, LAWS[m.killer])
     return fates
