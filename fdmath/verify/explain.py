@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.rounding import Budget
 from fdmath.verify.judge import ask, drawn
-from fdmath.verify.laws import KEYED, LAWS, MERGING
+from fdmath.verify.laws import LAWS, MERGING
+from fdmath.verify.probe import probe
 from fdmath.verify.reference import as_pair
 from fdmath.verify.subject import CALLED, ROLES, SubjectError
 
 CASES = 25
-"""Cases on which a law is tried under another declaration, and on which a suspect is compared."""
+"""Cases on which a law is tried under another declaration; twice as many on which mutants are compared."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,10 @@ class Declaration:
         except ValueError:
             return None
 
-    def text(self, rounded=""):
-        """The declaration as an explanation; `rounded` says what a coarse format is that of."""
+    def __str__(self):
         (name, value), = self.declared.items()
         fault = f"; if not meant, fault {self.fault}: {FAULTS[self.fault]}" if self.fault else ""
-        return f"{self.sentence.format(rounded)} (the law holds with the declaration {name}={value!r}{fault})"
+        return f"{self.sentence} (the law holds with the declaration {name}={value!r}{fault})"
 
 
 CONVENTIONS = [
@@ -60,13 +59,8 @@ CONVENTIONS = [
     Declaration({"scale": 1.0}, "as if the scores were not scaled", CALLED),
     Declaration({"in_place": True}, "as if it worked in place"),
 ]
-COARSE = [
-    Declaration({"p_dtype": "float16"}, "as if P were rounded to float16 before P·v", KEYED, "B11"),
-    Declaration({"p_dtype": "bfloat16"}, "as if P were rounded to bfloat16 before P·v", KEYED, "B11"),
-    Declaration({"stats_dtype": "float16"}, "as if {} were rounded to float16", fault="D13"),
-    Declaration({"stats_dtype": "bfloat16"}, "as if {} were rounded to bfloat16", fault="D13"),
-]
-"""From the finer to the coarser: the first under which a law holds is the one that is said."""
+COARSE = ("float16", "bfloat16")
+"""Formats that a probe may find where a law asks for finer ones."""
 
 
 def explanations(subject, names, seed=0):
@@ -77,12 +71,10 @@ def explanations(subject, names, seed=0):
     first, *others = names
     likely = [d for d in CONVENTIONS if _holds(first, d.of(subject), seed)]
     alike = [] if likely else suspects(subject, seed)[:MOST_ALIKE]
-    rounded = ""
     if not likely and all(s.mutant.fault in ROUNDING for s in alike):
-        likely = [d for d in COARSE if _holds(first, d.of(subject), seed)][:1]
-        rounded = _what_is_rounded(subject, seed) if likely else ""
+        likely = [d for d in rounding_found(subject) if _holds(first, d.of(subject), seed)]
     told = {first: likely, **{name: [d for d in likely if _holds(name, d.of(subject), seed)] for name in others}}
-    return {name: (*(d.text(rounded) for d in found), *(s.sentence for s in alike)) for name, found in told.items()}
+    return {name: (*map(str, found), *(s.sentence for s in alike)) for name, found in told.items()}
 
 
 MOST_ALIKE = 2
@@ -96,18 +88,15 @@ def _holds(name, subject, seed):
     return subject is not None and ask(LAWS[name], subject, CASES, seed=seed, shrink=False).verdict == "pass"
 
 
-def _what_is_rounded(subject, seed):
-    """"the weights" where lse is right to its full format on every case, else "m, l and lse"."""
-    for case in drawn(LAWS["anchor"], subject, CASES, seed=seed):
-        right = case.certified(subject) if subject.role in CALLED else case.certified()
-        budget = case.budget(subject)
-        free = Budget(np.full_like(budget.o, np.inf), budget.lse)
-        try:
-            if right.judge(case.run(subject), free).verdict == "fail":
-                return "m, l and lse"
-        except SubjectError:
-            return "m, l and lse"
-    return "the weights"
+def rounding_found(subject):
+    """Declarations of the coarse formats that a probe finds: of the weights or P, and of m, l and lse."""
+    found = {trait.name: trait.value for trait in probe(subject).traits if trait.value in COARSE}
+    weights = "the weights" if subject.role in MERGING else "P"  # a merge has no P: its weights are statistics
+    declared = "stats_dtype" if subject.role in MERGING else "p_dtype"
+    told = [("p_dtype", declared, weights, "D13" if subject.role in MERGING else "B11"),
+            ("stats_dtype", "stats_dtype", "m, l and lse", "D13")]
+    return [Declaration({name: found[trait]}, f"as if {what} were rounded to {found[trait]}", fault=fault)
+            for trait, name, what, fault in told if trait in found]
 
 
 # -- suspects -------------------------------------------------------------------------------------------
@@ -136,7 +125,7 @@ def suspects(subject, seed=0):
     """
     anchor = LAWS["anchor"]
     for besides, law in (False, anchor), (True, replace(anchor, strategy=LAWS["convexity"].strategy)):
-        cases = drawn(law, subject, CASES, seed=seed)
+        cases = drawn(law, subject, 2 * CASES, seed=seed)
         mine = [_found(subject, case) for case in cases]
         if not any(x and x[0] == "fail" for x in mine):
             continue
@@ -271,6 +260,7 @@ KINDS = [
     ("A3", ("block", "partial", "decode", "attention"), ("empty",), "number"),
     ("A7", MERGING, ("empty", "left identity", "right identity"), "number"),
     ("A6", MERGING, ("left identity", "right identity"), "nan"),
+    ("C1", ("decode",), ("partition independence",), "number"),
     ("F10", ("block", "decode"), ("poison",), "nan"),
     ("F5", ("attention",), ("causality",), "number"),
     ("H1", CALLED, ("gradient of lse",), "number"),
