@@ -1,17 +1,17 @@
 """JAX's dot_product_attention, which returns lse where the residual is asked for. Needs jax; takes NumPy arrays.
 
 Its q is (B, Nq, H, d); the residual comes as (B, Nq, H), and is handed on as it comes. JAX compiles every shape anew,
-half a second each, so calls are filled up to a few: with zeros in d, with rows that are cut off again, and with keys
-of which the lengths tell that they are not there.
+half a second each, so calls are filled up to a few: with zeros in d; with sequences, heads and rows that are cut off
+again; and with keys of which the lengths tell that they are not there.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+SEQUENCES = HEADS = ROWS = (3,)
 KEYS = (0, 1, 4, 8, 256)
-ROWS = (1, 3)
-WIDTHS = (8, 128)
+WIDTHS = (8, 128, 576)
 
 
 def attention(q, k, v, causal):
@@ -27,14 +27,18 @@ def decode(q, k, v, seq_lens, num_splits):
 
 
 def _attend(q, k, v, lens, **options):
-    rows, dv, scale = q.shape[-2], v.shape[-1], q.shape[-1] ** -0.5
-    width = _next(max(q.shape[-1], dv), WIDTHS)
-    q = _filled(q, _next(rows, ROWS), width)
-    k, v = (_filled(x, _next(x.shape[-2], KEYS), width) for x in (k, v))
+    (batch, heads, rows, d), kv, dv = q.shape, k.shape[1], v.shape[-1]
+    grouped = q.reshape(batch, kv, heads // kv, rows, d)
+    width = _next(max(d, dv), WIDTHS)
+    sizes = _next(batch, SEQUENCES), _next(kv, HEADS)
+    q = _filled(grouped, *sizes, heads // kv, _next(rows, ROWS), width)
+    q = q.reshape(sizes[0], -1, *q.shape[-2:])
+    k, v = (_filled(x, *sizes, _next(x.shape[-2], KEYS), width) for x in (k, v))
     if lens is not None:
-        options["key_value_seq_lengths"] = jnp.asarray(lens, jnp.int32)
-    o, lse = jax.nn.dot_product_attention(q, k, v, scale=scale, return_residual=True, **options)
-    return np.swapaxes(np.asarray(o), 1, 2)[..., :rows, :dv], np.asarray(lse)[:, :rows]
+        options["key_value_seq_lengths"] = jnp.asarray(_filled(np.asarray(lens), sizes[0]), jnp.int32)
+    q, k, v = (jnp.asarray(np.swapaxes(x, 1, 2)) for x in (q, k, v))
+    o, lse = jax.nn.dot_product_attention(q, k, v, scale=d**-0.5, return_residual=True, **options)
+    return np.swapaxes(np.asarray(o), 1, 2)[:batch, :heads, :rows, :dv], np.asarray(lse)[:batch, :rows, :heads]
 
 
 def _next(size, sizes):
@@ -42,7 +46,6 @@ def _next(size, sizes):
     return next((s for s in sizes if s >= size), 1 << max(size - 1, 0).bit_length())
 
 
-def _filled(x, tokens, width):
-    """x (B, H, n, d) as a JAX array (B, tokens, H, width), with zeros in the places that it does not have."""
-    missing = [(0, 0), (0, 0), (0, tokens - x.shape[-2]), (0, width - x.shape[-1])]
-    return jnp.asarray(np.swapaxes(np.pad(x, missing), 1, 2))
+def _filled(x, *shape):
+    """x with zeros behind its ends, of the shape given."""
+    return np.pad(x, [(0, most - size) for size, most in zip(x.shape, shape, strict=True)])
