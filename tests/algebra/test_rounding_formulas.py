@@ -14,6 +14,8 @@ from fdmath.algebra.rounding import (
     KAPPA,
     Budget,
     Format,
+    _Carried,
+    _Fold,
     block_budget,
     chain_budget,
     finish_budget,
@@ -205,20 +207,19 @@ def test_any_chain_of_printed_merges(count, fmt, level):
 
 
 def test_an_empty_part_of_a_chain_counts_as_a_part_of_level_and_size_0():
-    full, nothing = (
-        LSEState(np.full((1, 1), 2.0), np.full(1, 3.0)),
-        LSEState(np.full((1, 1), np.nan), np.full(1, -np.inf)),
+    one, nothing, zero = (
+        LSEState(np.full((1, 1), o), np.full(1, lse)) for o, lse in ((2.0, 0.25), (np.nan, -np.inf), (0.0, 0.0))
     )
-    zero = LSEState(np.zeros((1, 1)), np.zeros(1))
-    beside = [chain_budget([full, other], COARSE[0]) for other in (nothing, zero)]
-    assert all(np.array_equal(x, y) for x, y in zip(*beside, strict=True))
+    for others in ([], [one]):
+        beside = [chain_budget([*others, other], COARSE[0]) for other in (nothing, zero)]
+        assert all(np.array_equal(x, y) for x, y in zip(*beside, strict=True))
 
 
 @pytest.mark.parametrize("fmt", COARSE)
 @pytest.mark.parametrize("scale", [0.25, -3.0])
 def test_scores(fmt, scale):
     rng = np.random.default_rng(5)
-    q, k = rng.standard_normal((2, 3)), rng.standard_normal((4, 3))
+    q, k = rng.standard_normal((2, 3)), rng.uniform(-1, 1, (4, 3))
     u, _, _, tiny, _ = sizes(fmt)
     ops = 5  # d + 2
 
@@ -254,7 +255,7 @@ def block_formula(scores, errors, v, fmt, pair, rounded):
 @pytest.mark.parametrize("p_dtype", [None, "bfloat16"])
 def test_a_block(fmt, pair, p_dtype):
     rng = np.random.default_rng(6)
-    scores, v, errors = 2 * rng.standard_normal((3, 5)) - 2, rng.standard_normal((5, 2)), rng.random((3, 5)) / 16
+    scores, v, errors = 2 * rng.standard_normal((3, 5)) - 2, rng.uniform(-1, 1, (5, 2)), rng.random((3, 5)) / 16
     scores[1, 2] = -np.inf  # a key that one row does not see
     bound = block_budget(scores, v, fmt, errors, pair, p_dtype)
     rounded = mpf(unit_roundoff(p_dtype)) if p_dtype else mpf(0)
@@ -264,6 +265,21 @@ def test_a_block(fmt, pair, p_dtype):
         return block_formula(*numbers, fmt, pair, rounded)
 
     assert is_budget(bound, formula)
+
+
+def test_no_error_of_a_weight_moves_the_mean_of_equal_values():
+    # However far an exponent may be off: infinite times 0 is 0 here.
+    fmt = COARSE[0]
+    u, _, few, tiny, kappa = sizes(fmt)
+    parts, errors = (
+        [LSEState(np.full((1, 1), 2.0), np.zeros(1))] * 2,
+        [Budget(np.zeros((1, 1)), np.full(1, 1000.0))] * 2,
+    )
+    assert is_(merge_budget(*parts, fmt, *errors).o[0, 0], few * 2 + 4 * tiny)
+    triples = [s.to(MLOState) for s in parts]
+    assert is_(merge_budget(*triples, fmt, *errors).o[0, 0], few * (2 + 3 * 2) + 4 * tiny)
+    block = block_budget(np.zeros((1, 3)), np.full((3, 1), 2.0), fmt, 4096.0)
+    assert is_(block.o[0, 0], (3 * u) * 2 + 4 * u * 2 + 5 * tiny * (1 + 2 * kappa * 2))
 
 
 def test_a_block_without_a_seen_key_has_no_budget_and_hidden_values_cost_nothing():
@@ -297,6 +313,11 @@ def test_an_empty_row_of_a_finished_call_has_no_budget():
     for pair in (True, False):
         bound = finish_budget(nothing, Budget(np.ones((1, 2)), np.ones(1)), *COARSE, pair=pair)
         assert not bound.o.any() and not bound.lse.any()
+
+
+@pytest.mark.parametrize("record, equal", [(Format, True), (Budget, False), (_Carried, False), (_Fold, True)])
+def test_records_are_frozen_and_those_of_arrays_are_not_compared(record, equal):
+    assert record.__dataclass_params__.frozen and record.__dataclass_params__.eq is equal
 
 
 def test_a_format_has_its_roundings():
