@@ -56,7 +56,7 @@ def probe(subject, dtype=None, *, told=None, risky=False, run=None, progress=Non
         way, traits = None, [Trait("call", None, said(error))]
     facts = {t.name: t.value for t in traits}
     for name in asked(subject, way, facts.get("lse"), risky):
-        if name == "no keys" and "empty_o" in facts:
+        if name == "no keys" and facts.get("empty", facts.get("empty_o")) is not None:
             continue
         if progress:
             progress(name)

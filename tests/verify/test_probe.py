@@ -210,6 +210,21 @@ def test_the_signature_of_a_merge_is_found(fn, text):
     assert contract(fn, "merge")["log_base"].value == math.e
 
 
+@pytest.mark.parametrize(("fn", "text"), [
+    (lambda lse, o: many()(o, lse), "fn(lse, o)"),
+    (lambda o, lse: many()(o.swapaxes(0, 1), lse.swapaxes(0, 1)), "fn(o, lse) with the parts behind the rows"),
+    (lambda os, lses: many()(np.stack(os), np.stack(lses)) if isinstance(os, list) else 1 / 0, "fn([o, …], [lse, …])")])
+def test_the_signature_of_a_merge_of_many_is_found(fn, text):
+    assert found("call", fn, "merge_many") == text
+
+
+@pytest.mark.parametrize(("fn", "text"), [
+    (lambda q, k, v, cache_seqlens: speaker("decode")(q, k, v, cache_seqlens, 1), "fn(q, k, v, cache_seqlens=…)"),
+    (lambda q, k, v, lens: speaker("decode")(q, k, v, lens, 1), "fn(q, k, v, seq_lens)")])
+def test_the_signature_of_a_decode_is_found(fn, text):
+    assert found("call", fn, "decode") == text
+
+
 def test_results_are_told_by_their_shapes():
     def fn(q, k, v):
         o, lse = speaker("partial")(q, k, v)

@@ -69,7 +69,7 @@ def test_whether_num_splits_takes_effect(splits):
     assert found("splits", fn, "decode").value is (splits == "used")
     invariant = found("split_invariance", fn, "decode", by="splits")
     assert invariant.value is (splits == "ignored")
-    assert ("3, 3, 3 of 3" if splits == "used" else "0, 0, 0 of 3") in invariant.evidence
+    assert ("3 and 3 of 3" if splits == "used" else "0 and 0 of 3") in invariant.evidence
 
 
 def moved_by_mates(fn, axis=0):

@@ -170,7 +170,8 @@ def empty(caller):
         if how is not None:
             return _empty_traits(how, *state)
         tried.append(state[0])
-    return [Trait("empty", None, f"no row that sees no key could be made: {'; '.join(tried)}")]
+    name = "empty" if caller.facts.get("lse", True) else "empty_o"
+    return [Trait(name, None, f"no row that sees no key could be made: {'; '.join(tried)}")]
 
 
 def no_keys(caller):
