@@ -42,6 +42,7 @@ def main(argv=None):
     with tqdm(total=len(ancestors(chosen)) * len(LAWS), disable=None, leave=False) as bar:
         matrix = kill_matrix(chosen, cases=args.cases, seed=args.seed, progress=_step(bar), whole=not args.only)
     print(matrix)
+    print(f"{matrix.seconds:.0f} s")
     if args.json:
         try:
             Path(args.json).write_text(matrix.to_json(), encoding="utf-8")

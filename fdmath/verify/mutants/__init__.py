@@ -1,9 +1,9 @@
 """Mutants: wrong implementations, each a few lines from a right one, which the laws of the verifier must kill."""
 
-from fdmath.verify.mutants import backward_passes, blocks, calls, merges
+from fdmath.verify.mutants import backward_passes, blocks, calls, decodes, merges
 from fdmath.verify.mutants.record import Mutant
 
-MUTANTS = {m.name: m for module in (merges, blocks, calls, backward_passes) for m in module.MUTANTS}
+MUTANTS = {m.name: m for module in (merges, blocks, calls, decodes, backward_passes) for m in module.MUTANTS}
 """The mutants by name."""
 
 NOT_PLANTED = {

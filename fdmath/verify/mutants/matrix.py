@@ -88,7 +88,7 @@ class Matrix:
         dead = sum(bool(fate.killers) for fate in self.fates)
         kills = sum(len(fate.killers) for fate in self.fates)
         sums = [f"{len(self.fates)} mutants, {dead} dead; {kills} kills by {len(self.laws)} laws; "
-                f"{self.lawful} cells of ancestors hold; {self.seconds:.0f} s",
+                f"{self.lawful} cells of ancestors hold",
                 "K killed by the law named for it, x killed, . lets it pass"]
         return "\n".join([*key, "", *head, *rows, "", *sums, *self.troubles()])
 
