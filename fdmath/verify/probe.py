@@ -102,12 +102,13 @@ def declarations(subject, told=None):
     """What the subject declares, by trait; of those named in `told` only, where that is given."""
     everything = {
         "call": forms(subject.role, subject.kind)[0].text, "library": subject.library, "lse": subject.lse,
-        "log_base": subject.log_base, "empty": subject.empty, "lse_layout": subject.lse_layout, "heads": subject.heads,
+        "log_base": subject.log_base, "empty": subject.empty, "empty_merged": subject.empty,
+        "lse_layout": subject.lse_layout, "heads": subject.heads,
         "causal": subject.causal, "scale": "1/sqrt(d)" if subject.scale is None else subject.scale,
         "in_place": subject.in_place, "p_dtype": subject.p_dtype, "stats_dtype": subject.stats_dtype,
         **{trait: True for trait, law in CLAIMS.items() if law in subject.claims},
     }
-    return {name: x for name, x in everything.items() if told is None or name in told}
+    return {name: x for name, x in everything.items() if told is None or name.removesuffix("_merged") in told}
 
 
 __all__ = ["QUESTIONS", "Contract", "Trait", "answer", "asked", "begin", "declarations", "probe"]

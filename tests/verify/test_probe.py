@@ -99,6 +99,19 @@ def test_the_empty_part_of_a_merge(empty):
     assert found("empty", merger(empty=empty), "merge") == empty
 
 
+def test_two_empty_parts_that_make_something_else_contradict_what_was_declared():
+    def fn(o1, lse1, o2, lse2):
+        o, lse = merger()(o1, lse1, o2, lse2)
+        return o, np.where(lse == -np.inf, np.float32(np.inf), lse)
+
+    two = contract(fn, "merge")
+    assert two["empty"].value == -np.inf and two["empty_merged"].value == np.inf
+    assert [t.name for t in two.contradictions()] == ["empty_merged"]
+    assert [t.name for t in contract(fn, "merge", told={"empty"}).contradictions()] == ["empty_merged"]
+    assert contract(fn, "merge", told=()).contradictions() == ()
+    assert contract(merger(), "merge")["empty_merged"].value == -np.inf
+
+
 def test_a_merge_that_no_mark_leaves_alone_has_none():
     def fn(o1, lse1, o2, lse2):
         w1, w2 = np.exp(np.maximum(lse1, -4)), np.exp(np.maximum(lse2, -4))
@@ -219,7 +232,7 @@ def test_the_signature_of_a_merge_of_many_is_found(fn, text):
 
 
 @pytest.mark.parametrize(("fn", "text"), [
-    (lambda q, k, v, cache_seqlens: speaker("decode")(q, k, v, cache_seqlens, 1), "fn(q, k, v, cache_seqlens=…)"),
+    (lambda q, k, v, *, cache_seqlens: speaker("decode")(q, k, v, cache_seqlens, 1), "fn(q, k, v, cache_seqlens=…)"),
     (lambda q, k, v, lens: speaker("decode")(q, k, v, lens, 1), "fn(q, k, v, seq_lens)")])
 def test_the_signature_of_a_decode_is_found(fn, text):
     assert found("call", fn, "decode") == text

@@ -58,7 +58,7 @@ def splits(caller):
     counts = (1, 3, 8)
     results = [[x for x in caller.attend(q, k, v, splits=n) if x is not None] for n in counts]
     lost = [_differing(results[0], r) for r in results[1:]]
-    text = f"{' and '.join(map(str, lost))} of 3 sequences of 1024 keys change in a bit with 3 and 8 splits in place of 1"
+    text = f"{lost[0]} and {lost[1]} of 3 sequences of 1024 keys change in a bit with 3 and 8 splits in place of 1"
     return [Trait("splits", any(lost), text + ("" if any(lost) else ": num_splits has no effect that could be seen")),
             Trait("split_invariance", not any(lost), text)]
 

@@ -234,11 +234,15 @@ def _empty_of_merges(caller):
     for mark in (-np.inf, np.inf) if caller.pairs else (-np.inf,):  # m = +∞ is in use nowhere
         rows = np.array([[mark, 2.0], [2.0, mark], [mark, mark]])
         o, lse = caller.weigh(rows, np.where(rows == mark, 999.0, 1.0))
-        lse = lse(math.e) if callable(lse) else lse
-        keeps = distance(o[:2], 1.0) <= ROOM and (lse is None or distance(lse[:2], 2.0) <= ROOM)
+        lse = np.full(3, np.nan) if lse is None else lse(math.e) if callable(lse) else lse
+        keeps = distance(o[:2], 1.0) <= ROOM and (distance(lse[:2], 2.0) <= ROOM or not caller.facts.get("lse", True))
         if keeps:
-            neutral[float(mark)] = (lse is None or lse[2] == mark, mark == caller.subject.empty)
-        alone = "" if lse is None else f", lse = {numbers(lse[2])}"
+            neutral[float(mark)] = ((lse[2] == mark, mark == caller.subject.empty), float(lse[2]))
         seen.append(f"beside (1, 2) a part with lse = {mark} changes {'nothing' if keeps else 'the result'}, "
-                    f"two give o = {numbers(o[2])}{alone}")
-    return [Trait("empty", max(neutral, key=neutral.get, default=None), "; ".join(seen))]
+                    f"two give o = {numbers(o[2])}, lse = {numbers(lse[2])}")
+    value = max(neutral, key=neutral.get, default=None)
+    traits = [Trait("empty", value, "; ".join(seen))]
+    if value is not None and caller.facts.get("lse", True):
+        alone = neutral[value][1]
+        traits.append(Trait("empty_merged", alone, f"two parts with lse = {value:g} give lse = {alone:g}"))
+    return traits
