@@ -9,7 +9,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 
 def listings(path):
-    """(module, lines) of every listing that a notebook has stored, as `show_source` displays it; lines without indent."""
+    """(module, lines) of every listing that a notebook has stored, as `show_source` displays it, without indent."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         for output in cell.get("outputs", []):
             head, *lines = "".join(output.get("data", {}).get("text/plain", "")).splitlines() or [""]

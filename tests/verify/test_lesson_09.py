@@ -130,6 +130,7 @@ def test_lists_for_more_queries_than_the_laws_ask_about_are_looked_at(most):
     low = lesson_09.subject(lambda queries, keys, m, n: lesson_09.answer(queries, keys, min(m, most), n))
     cell = verify(low, ["anchor"], cases=5).cells["anchor", low.name]
     assert cell.verdict == "fail" and "will do: 20 queries, 33 keys, blocks of " in cell.counterexample
+    assert "not for the call above" in cell.counterexample
 
 
 @pytest.mark.parametrize("kind", [np.array, iter, lambda x: x[::-1], lambda x: [np.array(b) for b in x]])

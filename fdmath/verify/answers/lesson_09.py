@@ -57,7 +57,7 @@ def subject(fn):
     """The Subject that a reader's function is: attention that computes the blocks which it lists, and no others."""
     @functools.cache
     def larger():
-        """Nothing; ValueError where a list for LARGER is wrong, which is said, for a report shows q and k of its call."""
+        """Nothing; ValueError where a list for LARGER is wrong, which it says: a report shows q and k of its call."""
         try:
             for counts in LARGER:
                 checked(fn, *counts)
