@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fdmath import LSEState, Subject, merge
+from fdmath.algebra.rounding import Budget
 from fdmath.attention.decode import split_kv_attention
 from fdmath.verify import explain
 from fdmath.verify.apart import verify_apart
@@ -123,6 +124,20 @@ def test_a_wrong_split_is_not_taken_for_rounding():
     report = verify_apart(lambda: Subject("s", "decode", last_keys_dropped), ["partition independence"], 10, guard=Here)
     cell = report.cells["partition independence", "s"]
     assert cell.verdict == "fail" and cell.explained and "fault C1" in cell.explained[0]
+
+
+def test_results_agree_within_both_bounds_and_nan_with_nan():
+    def state(o, lse):
+        return LSEState(np.array([[o]]), np.array([lse]))
+
+    budget = Budget(np.full((1, 1), 0.25), np.full(1, 0.25))
+    one = state(1.0, np.nan)
+    assert explain._agree(one, state(1.5, np.nan), budget) and explain._agree(one, one, budget)
+    assert not explain._agree(one, state(1.75, np.nan), budget)
+    assert not explain._agree(one, state(1.0, 0.0), budget)
+    assert not explain._agree(state(1.0, 0.0), one, budget)
+    assert explain._agree(state(1.0, np.inf), state(1.0, np.inf), budget)
+    assert not explain._agree(state(1.0, np.inf), state(1.0, -np.inf), budget)
 
 
 def test_a_right_function_resembles_no_mutant_and_needs_no_explanation():
