@@ -340,6 +340,18 @@ def test_garbage_of_the_right_shape_tells_nothing(role, value):
     assert told == set(), str(garbage)
 
 
+@pytest.mark.parametrize("o", ["bhnd", "bnhd", "bhd", "hbnd", "nd"])
+@pytest.mark.parametrize("lse", ["bhn", "bnh", "hbn", "bh", "n", "bhnn", ""])
+def test_results_of_any_shape_are_read_or_refused(o, lse):
+    def fn(q, k, v):
+        size = {"b": q.shape[0], "h": q.shape[1], "n": q.shape[2], "d": v.shape[3]}
+        rng = np.random.default_rng(5)
+        return tuple(rng.normal(size=[size[x] for x in axes]).astype(np.float32) for axes in (o, lse) if axes)
+
+    for t in contract(fn, "partial").traits:
+        assert t.evidence
+
+
 def test_what_a_function_prints_is_not_shown(capsys):
     contract(lambda *args: print("noise") or speaker("partial")(*args), "partial")
     assert capsys.readouterr().out == ""

@@ -178,7 +178,7 @@ class Caller:
     def read(self, got, shape, dv):
         """(o, lse or None) among the arrays of a call for queries of shape (B, H, Nq), found by their shapes."""
         b, h, n = shape
-        o = [x for x in got if x.shape in ((b, h, n, dv), (b, n, h, dv), (b, h, dv))]
+        o = [x for x in got if x.shape in ((b, h, n, dv), (b, n, h, dv)) or n == 1 and x.shape == (b, h, dv)]
         if not o:
             raise SubjectError(f"returned arrays of shape {', '.join(str(x.shape) for x in got)}; o would have "
                                f"{(b, h, n, dv)}")
