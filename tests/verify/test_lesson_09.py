@@ -126,11 +126,11 @@ def test_the_block_that_is_wrong_is_named(blocks, words):
 
 
 @pytest.mark.parametrize("most", [3, 19])
-def test_lists_for_more_queries_than_the_laws_ask_about_are_looked_at(most):
+def test_lists_for_more_queries_than_a_call_has_are_looked_at_beside_it(most):
     low = lesson_09.subject(lambda queries, keys, m, n: lesson_09.answer(queries, keys, min(m, most), n))
-    cell = verify(low, ["anchor"], cases=5).cells["anchor", low.name]
-    assert cell.verdict == "fail" and "will do: 20 queries, 33 keys, blocks of " in cell.counterexample
-    assert "not for the call above" in cell.counterexample
+    one = np.ones((1, 1, 1, 1), np.float32)
+    with pytest.raises(ValueError, match="not for the call above.* will do: 20 queries, 33 keys, blocks of "):
+        low.fn(one, one, one, True)
 
 
 @pytest.mark.parametrize("kind", [np.array, iter, lambda x: x[::-1], lambda x: [np.array(b) for b in x]])

@@ -25,7 +25,7 @@ SIZES = ((1, 2), (2, 1), (2, 3), (3, 2), (2, 2), (5, 4))
 """Block sizes, queries × keys, with which a reader's function is tried; besides, one block for all."""
 
 LARGER = ((20, 33), (33, 20))
-"""Queries and keys of which the lists are looked at once more: the calls that laws make have three queries at most."""
+"""Queries and keys of which the lists are looked at once more: most calls that laws make are smaller."""
 
 
 def my_blocks(queries, keys, block_m, block_n):
