@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from fdmath import AccState, LSEState, MLOState, flat
+from fdmath import AccState, LSEState, MLOState, flat, identity
 from fdmath.algebra.rounding import (
     KAPPA,
     Budget,
@@ -23,6 +23,7 @@ from fdmath.algebra.rounding import (
     fold_budget,
     format_of,
     merge_budget,
+    no_error,
     score_error,
     unit_roundoff,
 )
@@ -313,6 +314,11 @@ def test_an_empty_row_of_a_finished_call_has_no_budget():
     for pair in (True, False):
         bound = finish_budget(nothing, Budget(np.ones((1, 2)), np.ones(1)), *COARSE, pair=pair)
         assert not bound.o.any() and not bound.lse.any()
+
+
+def test_no_error_has_the_shapes_of_its_state():
+    free = no_error(identity((2, 3), 4))
+    assert free.o.shape == (2, 3, 4) and free.lse.shape == (2, 3) and not free.o.any() and not free.lse.any()
 
 
 @pytest.mark.parametrize("record, equal", [(Format, True), (Budget, False), (_Carried, False), (_Fold, True)])
