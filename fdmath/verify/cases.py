@@ -361,6 +361,10 @@ class CallCase:
         return replace(self, k=np.concatenate([self.k] * 2, axis=-2), v=np.concatenate([self.v] * 2, axis=-2),
                        seq_lens=None if self.seq_lens is None else 2 * self.seq_lens)
 
+    def roomier(self):
+        """A decode case with slots behind those in use: each cache twice as long, lengths as they are."""
+        return replace(self, k=np.concatenate([self.k] * 2, axis=-2), v=np.concatenate([self.v] * 2, axis=-2))
+
     def filled(self):
         """The case with every key in use and no causal mask."""
         lens = None if self.seq_lens is None else np.full_like(self.seq_lens, self.k.shape[-2])

@@ -46,7 +46,8 @@ def batch_mates(subject, case):
 
 
 @law("(0, −∞) for a row that sees nothing, beside rows that do", ("merge", "merge_many", "block", "decode", "attention"),
-     lambda s: s.role != "attention" or s.causal == "bottom_right", name="empty rows", parts=(2, 3), empties=False)
+     lambda s: s.role != "attention" or s.causal == "bottom_right", name="empty rows", parts=(2, 3), empties=False,
+     plain_sizes=True)
 def empty_rows(subject, case):
     """Rows that see nothing are nothing, and the full rows of the same batch are what they are by definition."""
     mixed = case.emptied(subject)
@@ -54,7 +55,8 @@ def empty_rows(subject, case):
     return right.judge(mixed.run(subject), mixed.budget(subject)).on(mixed)
 
 
-@law("head h reads KV head h // g", CALLED, name="grouped heads", sharing=GROUPS)
+@law("head h reads KV head h // g", CALLED, name="grouped heads", sharing=GROUPS,
+     plain_sizes=True)
 def grouped_heads(subject, case):
     """Each query head reads the keys and the values of its own KV head, whatever their numbers: 32/8, 6/2, 48/2, 8/1."""
     q, k, v = np.zeros_like(case.q), np.zeros_like(case.k), np.empty_like(case.v)
@@ -78,7 +80,7 @@ def wide_heads(subject, case):
     return case.certified(subject).judge(case.run(subject), case.budget(subject))
 
 
-@law("fn(views of x) = fn(x)", CALLED, name="strides")
+@law("fn(views of x) = fn(x)", CALLED, name="strides", plain_sizes=True)
 def strides(subject, case):
     """q, k and v may be views: (B, N, H, d) in memory, k and v the first slots of a longer cache of NaN."""
     q, k, v, *rest = case.arguments(subject)

@@ -43,8 +43,8 @@ SHARING_LARGE = [(3, 1, 3), (1, 3, 1), (1, 3, 4), (1, 1, 1), (1, 1, 4), (1, 2, 3
 """The same of large calls: Hypothesis draws the first of every list at once, so that three of each are always asked."""
 LARGE = ((16, 64), (64, 64), (80, 5), (64, 1))
 """(d, dv) of large calls."""
-LARGE_ROWS = (16, 1, 3)
-"""Queries of large calls: as many as tiles have, more than the fewest keys; few enough for a kernel that decodes."""
+LARGE_ROWS = (3, 16, 1)
+"""Queries of large calls: at times as many as tiles have and more than keys, but what a kernel that decodes takes."""
 
 
 def _pick(draw, table, shape):
@@ -164,8 +164,12 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
 
 
 def cases(subject, **options):
-    """The strategy of the subject's role; large=True for sizes at which tiles, splits and groups come into play."""
-    lone = options.pop("lone", False)
+    """The strategy of the subject's role; large=True for sizes at which tiles, splits and groups come into play.
+
+    plain_sizes: what the law asks does not change with sizes, and large ones are left out.
+    """
+    lone, plain_sizes = options.pop("lone", False), options.pop("plain_sizes", False)
+    options["large"] = options.get("large", False) and not plain_sizes
     if subject.role in ("merge", "merge_many"):
         low, high = options.pop("parts", (2, 4))
         low = 1 if lone or subject.role == "merge_many" else max(low, 2)  # ⊕ is only called for two
