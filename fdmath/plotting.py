@@ -361,3 +361,21 @@ def foretold_plot(x, series, *, xlabel, ylabel, title, base=2):
         axes.plot(x, foretold, **(look | _BOUND), label=f"{name}, foretold")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
+
+
+@style()
+def mark_table(table, *, rows, columns, marks, title, xlabel=""):
+    """A figure of a table of marks, the first row on top: which check says what of which subject.
+
+    table: (len(rows), len(columns)) of indices into `marks`, −1 for a place left empty; marks: what each says → its
+    matplotlib marker. Marks are told apart by marker and colour.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel)
+    for i, ((name, marker), colour) in enumerate(zip(marks.items(), COLOURS, strict=False)):
+        y, x = np.nonzero(np.asarray(table) == i)
+        axes.plot(x, y, color=colour, marker=marker, linestyle="", label=name)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
+    figure.legend(loc="outside right upper")
+    return figure

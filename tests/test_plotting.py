@@ -201,3 +201,19 @@ def test_what_a_model_foretells_has_the_colour_of_what_was_measured():
     assert measured[0].get_color() != measured[1].get_color()
     assert {line.get_linestyle() for line in foretold} == {":"} and axes.get_xscale() == axes.get_yscale() == "log"
     assert [list(line.get_ydata()) for line in axes.lines] == [[4, 2], [5, 2], [3, 3], [3, 4]]
+
+
+def test_the_mark_table_puts_each_mark_in_its_place_the_first_row_on_top_and_leaves_places_empty(shown):
+    figure = plotting.mark_table([[0, 1, -1], [1, 1, 0]], rows=["a", "b"], columns=[1, 2, 3],
+                                 marks={"killed": "X", "holds": "."}, title="Marks", xlabel="subject")
+    axes, = figure.axes
+    killed, holds = axes.lines
+    assert [list(zip(*line.get_data(), strict=True)) for line in (killed, holds)] == [
+        [(0, 0), (2, 1)], [(1, 0), (0, 1), (1, 1)]]
+    assert (killed.get_marker(), holds.get_marker()) == ("X", ".") and killed.get_color() != holds.get_color()
+    low, high = axes.get_ylim()
+    assert low > 1 and high < 0
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["killed", "holds"]
+    show(figure, alt=ALT)
+    assert len(shown) == 1
