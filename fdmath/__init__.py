@@ -30,6 +30,7 @@ _PUBLIC = {
     "backend_for": "fdmath.attention.decode",
     "certified_attention": "fdmath.oracle",
     "verify": "fdmath.verify",
+    "probe": "fdmath.verify.probe",
     "Subject": "fdmath.verify",
     "LAWS": "fdmath.verify",
     "load_example": "fdmath.examples",
