@@ -18,7 +18,7 @@ EXPECTED = read()
 
 
 def installed_subjects(device="cpu"):
-    """The Subjects of all that can be had on the device, "cpu" or "cuda", by the house's conventions; none is called."""
+    """The Subjects of all that can be had on the device ("cpu", "cuda"), by the house's conventions; none is called."""
     return [adapter.subject(device) for adapter in ADAPTERS.values() if not adapter.why_not(device)]
 
 

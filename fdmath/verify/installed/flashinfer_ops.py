@@ -4,16 +4,19 @@ Its states are (tokens, heads, d) and (tokens, heads), its head dim a multiple o
 128 and 256. Written from its documentation (0.6.4); where it is installed the laws say how far that is right.
 """
 
-import flashinfer
 import torch
 
+from fdmath import _backends as backends
 from fdmath.verify.installed.frames import padded
+
+flashinfer = backends.load("importlib:import_module")("flashinfer")
 
 
 def merge(o1, lse1, o2, lse2):
     """(o, lse) of merge_state in the role merge: a row of ours is a token of one head."""
     a, b, dv = _wide(o1), _wide(o2), o1.shape[-1]
-    o, lse = flashinfer.merge_state(a[:, None], lse1[:, None], b[:, None], lse2[:, None])
+    lse1, lse2 = (x.float()[:, None] for x in (lse1, lse2))  # it takes float32 alone
+    o, lse = flashinfer.merge_state(a[:, None], lse1, b[:, None], lse2)
     return o[:, 0, :dv], lse[:, 0]
 
 

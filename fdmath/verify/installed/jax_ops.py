@@ -5,9 +5,11 @@ half a second each, so calls are filled up to a few: with zeros in d; with seque
 again; and with keys of which the lengths tell that they are not there.
 """
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+from fdmath import _backends as backends
+
+jax, jnp = (backends.load("importlib:import_module")(name) for name in ("jax", "jax.numpy"))
 
 SEQUENCES = HEADS = ROWS = (3,)
 KEYS = (0, 1, 4, 8, 256)
