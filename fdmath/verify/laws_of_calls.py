@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from fdmath.algebra.state import LSEState
-from fdmath.verify.law import both, law, no_error, slack64
-from fdmath.verify.reference import HOLDS, Finding, as_pair, equal, same
+from fdmath.verify.law import MERGING, both, law, no_error, slack64
+from fdmath.verify.reference import Finding, as_pair, equal, same
 from fdmath.verify.subject import CALLED, WIDE, to_numpy
 
 GROUPS = ((1, 2, 3), (1, 8, 4), (1, 2, 24), (1, 1, 8), (1, 4, 2))
@@ -45,7 +45,7 @@ def batch_mates(subject, case):
     return same(pick(got), case.run(subject), both(pick(budget), case.budget(subject))).on(together)
 
 
-@law("(0, −∞) for a row that sees nothing, beside rows that do", ("merge", "merge_many", "block", "decode", "attention"),
+@law("(0, −∞) for a row that sees nothing, beside rows that do", (*MERGING, "block", "decode", "attention"),
      lambda s: s.role != "attention" or s.causal == "bottom_right", name="empty rows", parts=(2, 3), empties=False,
      plain_sizes=True)
 def empty_rows(subject, case):
@@ -58,7 +58,7 @@ def empty_rows(subject, case):
 @law("head h reads KV head h // g", CALLED, name="grouped heads", sharing=GROUPS,
      plain_sizes=True)
 def grouped_heads(subject, case):
-    """Each query head reads the keys and the values of its own KV head, whatever their numbers: 32/8, 6/2, 48/2, 8/1."""
+    """Each query head reads the keys and the values of its own KV head, at 32/8, 6/2, 48/2, 8/1 and 8/4 heads."""
     q, k, v = np.zeros_like(case.q), np.zeros_like(case.k), np.empty_like(case.v)
     of_head = np.arange(k.shape[1])
     q[..., -1] = 1
@@ -73,10 +73,10 @@ def grouped_heads(subject, case):
     return same(as_pair(one.run(subject)), right, slack64(one.budget(subject), right.o, lse)).on(one)
 
 
-@law("fn(keys) by definition, d up to 576, dv up to 512", CALLED, lambda s: s.largest_dim >= max(WIDE), name="wide heads",
-     dims=((24, 16), (40, 32), (192, 128), WIDE), sharing=((1, 1, 1), (1, 1, 2)))
+@law("fn(keys) by definition, d up to 576, dv up to 512", CALLED, lambda s: s.largest_dim >= max(WIDE),
+     name="wide heads", dims=((24, 16), (40, 32), (192, 128), WIDE), sharing=((1, 1, 1), (1, 1, 2)))
 def wide_heads(subject, case):
-    """With v narrower than k, up to the heads of latent attention (d = 576, dv = 512), the state is the certified one."""
+    """With v narrower than k, up to the heads of latent attention (576 and 512), the state is the certified one."""
     return case.certified(subject).judge(case.run(subject), case.budget(subject))
 
 

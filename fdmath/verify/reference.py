@@ -27,7 +27,7 @@ except ImportError:  # python-flint is an extra
 
 
 class Miss(NamedTuple):
-    """The entry at which a Finding is worst: where ("o[0, 1]"), what came, the right value to ± radius, error, budget."""
+    """The entry at which a Finding is worst: where ("o[0, 1]"), what came, the right value ± radius, error, budget."""
 
     where: str
     got: float
@@ -119,8 +119,8 @@ class Certified:
         if verdict == "undecided" and self.enclosure.precision < UNDECIDED_BITS:
             with oracle.sharper(UNDECIDED_BITS):
                 return Certified(self.again(), self.again, self.heads).judge(state, budget)
-        right = self.enclosure
-        return _finding(errors, bound, (right.o_mid, right.lse_mid), (o, lse), verdict, radii=(right.o_rad, right.lse_rad))
+        right, radii = self.enclosure, (self.enclosure.o_rad, self.enclosure.lse_rad)
+        return _finding(errors, bound, (right.o_mid, right.lse_mid), (o, lse), verdict, radii=radii)
 
     def _out(self, x):
         return x if self.heads is None else x[:, np.argsort(self.heads)]
@@ -147,7 +147,8 @@ class Approximate:
         certain = all(np.all(e - r <= b) for e, r, b in zip(errors, self.radius, budget, strict=True))
         passed = all(np.all(e <= b) for e, b in zip(upper, budget, strict=True))
         verdict = "pass" if passed else ("undecided" if certain else "fail")
-        return _finding(errors, tuple(budget), (self.o, self.lse), (pair.o, pair.lse), verdict, radii=tuple(self.radius))
+        return _finding(errors, tuple(budget), (self.o, self.lse), (pair.o, pair.lse), verdict,
+                        radii=tuple(self.radius))
 
 
 def same(got, want, budget):

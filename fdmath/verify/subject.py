@@ -97,8 +97,8 @@ class Subject:
         if self.library == "numpy" and self.device != "cpu":
             raise ValueError(f"device must be cpu for NumPy arrays; got {self.device!r}")
         if not self.lse and (self.role == "merge" or self.kind is not LSEState):
-            raise ValueError("lse=False must go with a result that is not merged on, o alone: "
-                             f"of the spelling (o, lse), and no merge of two; got a {self.role} of {self.kind.__name__}")
+            raise ValueError("lse=False must go with a result that is not merged on: no merge of two, no m and l; "
+                             f"got a {self.role} of {SPELT[self.kind]}")
         if not self.largest_dim >= 1:
             raise ValueError(f"largest_dim must be at least 1; got {self.largest_dim!r}")
         _one_of("log_base", self.log_base, (math.e, 2))
@@ -179,8 +179,8 @@ class Subject:
         if not isinstance(state, LSEState):
             return list(state)
         lse = state.lse
-        if self.log_base == 2:
-            lse = (lse / math.log(2)).astype(lse.dtype)
+        if self.log_base == 2:  # a float32 that came back is natural in float64: it becomes itself again, exactly
+            lse = (lse / math.log(2)).astype(backends.working(backends.float_name(state.o)))
         return [state.o, np.where(lse == -np.inf, np.asarray(self.empty, lse.dtype), lse)]
 
     def present_slope(self, dlse):

@@ -1,4 +1,4 @@
-"""Three answers that no judge of values may accept, made of a right subject: zeros, a constant, entries out of place."""
+"""Three answers that no judge of values may accept, of a right subject: zeros, a constant, entries out of place."""
 
 from dataclasses import replace
 

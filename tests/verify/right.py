@@ -188,7 +188,7 @@ def masked_twice(scores, v):
 # -- calls --------------------------------------------------------------------------------------------------
 
 
-def rows_of(q, k, v, mask, scale=None, block=worked(masked_twice)):
+def rows_of(q, k, v, mask, scale=None, block=masked_twice):
     """(o, lse) of a call, head by head, by a block's function; mask (B, Hq, Nq, N)."""
     work = np.float64 if q.dtype == np.float64 else np.float32
     group, scale = q.shape[1] // k.shape[1], np.asarray(scale or 1 / math.sqrt(q.shape[-1]), work)
@@ -231,12 +231,12 @@ def groups_as_queries(q, k, v, causal):
 
 def key_by_key_lazily(q, k, v, causal):
     """A lazy level, head by head."""
-    return rows_of(q, k, v, bottom_right(q, k, causal), block=worked(key_by_key))
+    return rows_of(q, k, v, bottom_right(q, k, causal), block=key_by_key)
 
 
 def by_tiles_as_pairs(q, k, v, causal):
     """Tiles merged as pairs, head by head."""
-    return rows_of(q, k, v, bottom_right(q, k, causal), block=worked(tile_by_tile))
+    return rows_of(q, k, v, bottom_right(q, k, causal), block=tile_by_tile)
 
 
 def top_left(q, k, v, causal):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fdmath.algebra.state import LSEState
 from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Subject, verify
 from fdmath.verify.cases import CallCase
@@ -57,6 +58,19 @@ def test_another_number_of_arrays_is_told(fn, declared, told):
 def test_a_declaration_that_cannot_be_is_refused(declared, told):
     with pytest.raises(ValueError, match=told):
         Subject("s", "merge", right.by_logaddexp, **declared)
+
+
+def test_an_lse_in_base_two_keeps_its_format_and_its_bits_in_a_chain():
+    sent = []
+
+    def fn(o1, lse1, o2, lse2):
+        sent.extend(x for x in (lse1, lse2))
+        return o1, (lse1 + np.float32(1 / 3)).astype(lse1.dtype)
+
+    subject = Subject("s", "merge", fn, log_base=2)
+    subject.merge_many([LSEState(np.ones((1, 1), np.float32), np.float32([100.1]))] * 4)
+    assert {x.dtype.name for x in sent} == {"float32"}
+    assert sent[2] == sent[0] + np.float32(1 / 3) and sent[4] == sent[2] + np.float32(1 / 3)
 
 
 def test_no_case_is_wider_than_the_subject_takes():
