@@ -53,8 +53,8 @@ class StateCase:
         fmt = subject.format(self.dtype)
         parts = [rounding.in_float64(p) for p in self.parts]
         errors = errors or [rounding.no_error(p) for p in parts]
-        if subject.log_base == 2:  # lse / ln 2 rounded to the format, and back
-            errors = [Budget(e.o, e.lse + 2 * fmt.u * _magnitude(p)) for e, p in zip(errors, parts, strict=True)]
+        converted = [_base_two(subject, fmt, _magnitude(p)) for p in parts]
+        errors = [Budget(e.o, e.lse + x) for e, x in zip(errors, converted, strict=True)]
         if {"T1", "T3", "T5", "T6"} & set(subject.claims):
             order = sequential
             if {"T1", "T3"} & set(subject.claims):
@@ -422,8 +422,12 @@ def _seen_as_pair(budget, levels, values):
 
 
 def _base_two(subject, fmt, size):
-    """What working in base 2 adds to the error of a score of the given size: scaled by log₂ e, and back."""
-    return 3 * fmt.u * size if subject.log_base == 2 else 0.0
+    """What working in base 2 adds to the error of a score of the given size: scaled by a rounded log₂e, and back.
+
+    A subject whose lse is natural may work so inside too: it is allowed to all that declare no theorem.
+    """
+    natural = subject.log_base != 2 and {"T1", "T3", "T5", "T6"} & set(subject.claims)
+    return 0.0 if natural else 3 * fmt.u * size
 
 
 def _widest(fmt, block, level, size, keys, merges=1):

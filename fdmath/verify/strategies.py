@@ -123,6 +123,8 @@ def blocks(draw, subject, keys=(0, 6), empties=True, small=False, large=False):
         n, rows = draw(st.sampled_from([33, 130, 300])), draw(st.sampled_from([3, 5]))
         dv = draw(st.sampled_from([3, 64]))
     scores = _levels(draw, (rows, n), dtype, empties)
+    if empties and draw(st.booleans()):
+        scores[0] = -np.inf
     scores[np.isinf(scores.astype(np.float64)) & (scores > 0)] = 0  # beyond the range of float16
     if not empties:
         scores[np.isneginf(scores.astype(np.float64))] = 0
@@ -142,8 +144,10 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
     large = large and dims is None
     batch, kv, group = draw(st.sampled_from(sharing or (SHARING_LARGE if large else SHARING)))
     n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
-    rows = 1 if decode or dims else draw(st.integers(1, 3))
-    n = draw(st.sampled_from([n, n, n, kv]))  # as many keys as heads: axes exchanged would not show in a shape
+    rows = draw(st.integers(1, 3))
+    # as many keys, or queries, as heads: axes exchanged would not show in a shape
+    n, rows = draw(st.sampled_from([n, n, kv])), draw(st.sampled_from([rows, rows, min(kv * group, 6)]))
+    rows = 1 if decode or dims else rows
     if large:
         rows, n = 1 if decode else draw(st.sampled_from(LARGE_ROWS)), draw(st.sampled_from([33, 130, 9]))
         d, dv = draw(st.sampled_from(LARGE))
