@@ -222,29 +222,27 @@ def flat_budget(parts, fmt, errors):
     whole = flat(merge, pairs)
     level = np.stack([s.lse if isinstance(s, LSEState) else s.m for s in parts])
     top = np.max(level, axis=0)
-    with backends.quiet():
-        reference = np.where(np.isinf(whole.lse), 0.0, whole.lse)
-        share = np.stack([np.exp(s.lse - reference) for s in pairs])
-        distance = np.where(share > 0, np.where(np.isinf(level), 0.0, top - level), 0.0)
+    with backends.quiet():  # a row without keys is NaN until the last line
+        share = np.stack([np.exp(s.lse - whole.lse) for s in pairs])
+        distance = np.where(share > 0, top - level, 0.0)
         of_exponents = np.stack([e.lse for e in errors])
         most = np.max(of_exponents, axis=0)
         distance = distance + (of_exponents + most if isinstance(parts[0], LSEState) else 0.0)
         drift = fmt.u * (distance + fmt.kappa) + fmt.step + of_exponents
-        exponent, least = np.expm1(drift), np.sum(share * np.exp(-drift), axis=0)
-        divisor = np.where(least == 0, 1.0, least)[..., None]
+        exponent, least = np.expm1(drift), np.sum(share * np.exp(-drift), axis=0)[..., None]
         values, carried = np.stack([s.o for s in pairs]), np.stack([e.o for e in errors])
         moved = np.exp(drift)[..., None] * carried + exponent[..., None] * np.abs(values - whole.o)
-        moved = np.sum(share[..., None] * moved, axis=0) / divisor
-        size = np.sum((share * np.exp(drift))[..., None] * (np.abs(values) + carried), axis=0) / divisor
-        sums = np.exp(np.where(np.isinf(top), 0.0, reference - top))
-        floor = np.where(np.isinf(whole.lse), 0.0, (count + 3) * fmt.tiny / np.minimum(1.0, sums))
+        moved = np.sum(share[..., None] * moved, axis=0) / least
+        size = np.sum((share * np.exp(drift))[..., None] * (np.abs(values) + carried), axis=0) / least
+        sums = np.exp(whole.lse - top)
+        floor = (count + 3) * fmt.tiny / np.minimum(1.0, sums)
         lost = 2 * fmt.kappa * floor[..., None] * np.sum(np.abs(values), axis=0)
         added = np.expm1(count * fmt.step)
         o = moved + added * ((1 + added) * size + np.abs(whole.o) + moved) + floor[..., None] + lost
         lse = np.log1p(np.sum(share * exponent, axis=0)) + count * fmt.step + floor
         if isinstance(parts[0], LSEState):
             log = fmt.u * fmt.kappa * (np.abs(np.log(sums)) + lse + most)
-            lse = lse + (1 + fmt.u) * log + fmt.u * (np.abs(reference) + lse)
+            lse = lse + (1 + fmt.u) * log + fmt.u * (np.abs(whole.lse) + lse)
     empty = np.isinf(whole.lse)
     return Budget(np.where(empty[..., None], 0.0, _or_none(o)), np.where(empty, 0.0, _or_none(lse)))
 
