@@ -24,13 +24,15 @@ ENVIRONMENT = {
 }
 
 MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
+GLOO = "tests/distributed"
 NOT_PORTABLE = ("lint", "kernels")
 PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
-    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in KERNELS)],
+    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in (*KERNELS, GLOO))],
     "laws": [*PYTEST, MATRIX],
     "kernels": [*PYTEST, *KERNELS],
+    "gloo": [*PYTEST, "--dist", "loadscope", GLOO],  # a module starts its groups of processes once
     "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
 }
 

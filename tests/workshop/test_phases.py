@@ -49,10 +49,11 @@ def test_a_worker_has_one_thread(monkeypatch, capfd):
     assert capfd.readouterr().out.splitlines()[-1] == "1 1 1"
 
 
-def test_the_matrix_and_the_kernels_are_in_one_phase_each():
+def test_the_matrix_the_kernels_and_the_groups_of_processes_are_in_one_phase_each():
     assert phases.MATRIX in phases.COMMANDS["laws"]
     assert set(phases.KERNELS) <= set(phases.COMMANDS["kernels"])
-    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS)}
+    assert phases.GLOO in phases.COMMANDS["gloo"]
+    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS, phases.GLOO)}
     assert ignored <= set(phases.COMMANDS["unit"])
 
 

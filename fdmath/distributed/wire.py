@@ -1,0 +1,109 @@
+"""What one rank sends and receives in a torch.distributed group: counted, and with a name when it fails."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Traffic:
+    """What one rank handed to its group, one entry a call: the name of the operation and the bytes of its tensor.
+
+    Of a tensor for the neighbour these bytes travel once; `fdmath.cost.distributed` says how often those of a
+    collective operation do.
+    """
+
+    entries: list = field(default_factory=list)
+
+    def bytes(self, operation=None):
+        """The bytes of all entries, or of those of one operation."""
+        return sum(count for name, count in self.entries if operation in (None, name))
+
+
+class Wire:
+    """The place of this rank in a group, and the operations of the group.
+
+    A call that fails, since another rank is gone or has not answered within the group's timeout, raises RuntimeError
+    with the names of the caller and of the operation. (NCCL's watchdog ends the process instead, if it is so set.)
+    """
+
+    def __init__(self, caller, group=None, traffic=None):
+        self.caller, self.group = caller, group
+        self.traffic = Traffic() if traffic is None else traffic
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("group must hold this process; it does not")
+
+    @contextmanager
+    def named(self, operation):
+        """A context in which errors of torch.distributed get a name."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise RuntimeError(f"{self.caller}: {operation} failed on rank {self.rank} of {self.size}: {error}"
+                               ) from error
+
+    def count(self, operation, x):
+        """Nothing; the bytes of x are in the traffic."""
+        self.traffic.entries.append((operation, x.numel() * x.element_size()))
+
+    def pass_on(self, operation, x, shape, tag=0):
+        """The Transfer that has begun: x goes to the next rank, an array of `shape` comes from the one before.
+
+        Both ends know the shapes: an array without numbers is not sent.
+        """
+        to, source = (self.peer(self.rank + step) for step in (1, -1))
+        coming, x = x.new_empty(shape), x.contiguous()
+        calls = [dist.P2POp(dist.isend, x, to, self.group, tag)] if x.numel() else []
+        calls += [dist.P2POp(dist.irecv, coming, source, self.group, tag)] if prod(shape) else []
+        self.count(operation, x)
+        with self.named(operation):
+            return Transfer(self, operation, x, coming, dist.batch_isend_irecv(calls) if calls else [])
+
+    def peer(self, rank):
+        """The number, among all processes, of a rank of this group, counted modulo its size."""
+        return dist.get_global_rank(self.group or dist.group.WORLD, rank % self.size)
+
+    def gather(self, operation, x):
+        """The list of what each rank gives, arrays of one shape and dtype."""
+        parts, x = [torch.empty_like(x) for _ in range(self.size)], x.contiguous()
+        self.count(operation, x)
+        with self.named(operation):
+            dist.all_gather(parts, x, group=self.group)
+        return parts
+
+    def largest(self, operation, x):
+        """The elementwise maximum of what each rank gives."""
+        return self._reduce(operation, x, dist.ReduceOp.MAX)
+
+    def total(self, operation, x):
+        """The elementwise sum of what each rank gives."""
+        return self._reduce(operation, x, dist.ReduceOp.SUM)
+
+    def _reduce(self, operation, x, how):
+        x = x.clone(memory_format=torch.contiguous_format)
+        self.count(operation, x)
+        with self.named(operation):
+            dist.all_reduce(x, how, group=self.group)
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Transfer:
+    """A message to the next rank and one from the rank before, both under way."""
+
+    wire: Wire
+    operation: str
+    sent: torch.Tensor  # held until it has left
+    coming: torch.Tensor
+    calls: list
+
+    def wait(self):
+        """The array that came, once it is here and the other has left."""
+        with self.wire.named(self.operation):
+            for call in self.calls:
+                call.wait()
+        return self.coming
