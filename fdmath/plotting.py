@@ -377,5 +377,5 @@ def mark_table(table, *, rows, columns, marks, title, xlabel=""):
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
-    figure.legend(loc="outside right upper")
+    figure.legend(loc="outside lower center", ncols=len(marks))
     return figure
