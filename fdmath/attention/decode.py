@@ -75,9 +75,9 @@ def split_kv_by_states(q, k, v, *, tile, num_splits, kind, order, causal, scale,
     check_order(order)
     call = prepare(q, k, v, causal=causal, scale=scale, mask=mask, out_dtype=out_dtype, stats_dtype=stats_dtype)
     # No order of the caller's is given these states, and NumPy is quicker with the few numbers that they are.
-    here = call.in_memory() if order is flat else None
-    merged = merge_all(tile_states(here or call, key_ranges(call.keys, tile, num_splits), kind), order)
-    return call.finish(merged.map(lambda x: backends.from_memory(x, call.q)))
+    here = (call.in_memory() if order is flat else None) or call
+    states = tile_states(here, key_ranges(call.keys, tile, num_splits), kind)
+    return here.finish(merge_all(states, order)).map(lambda x: backends.from_memory(x, q))
 
 
 def tile_states(call, ranges, kind=LSEState):

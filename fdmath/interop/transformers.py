@@ -19,6 +19,7 @@ from fdmath.algebra.merge import check_order, flat
 from fdmath.algebra.state import LSEState, check_kind
 from fdmath.attention.decode import check_cut, choose_backend, split_kv_attention
 from fdmath.attention.flash import flash_attention
+from fdmath.attention.single import single_token_output
 
 FEW_QUERIES = 16
 """Most query tokens a sequence that split-KV takes; more are a prompt."""
@@ -79,9 +80,18 @@ def attention_forward(module, query, key, value, attention_mask, *, options, sca
 
 def _attend(query, key, value, *, options, **how):
     """o (B, Hq, Nq, dv) of one call: split-KV for few queries, FlashAttention-2 for more."""
+    if query.shape[-2] == 1 and "mask" not in how and _plain(options):
+        o = single_token_output(query, key, value, how["scale"], options["tile"], options["num_splits"])
+        if o is not None:
+            return o
     if query.shape[-2] <= FEW_QUERIES:
         return split_kv_attention(query, key, value, **options, **how).o
     return flash_attention(query, key, value, backend=options["backend"], **how).o
+
+
+def _plain(options):
+    """Whether pairs are merged at once, which `single_token_output` can do as well, on a backend that it may stand for."""
+    return options["kind"] is LSEState and options["order"] is flat and options["backend"] in ("auto", "torch")
 
 
 def _attend_padded(query, key, value, starts, call):

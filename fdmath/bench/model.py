@@ -1,0 +1,135 @@
+"""SmolLM2 decoding on fdmath, recorded: the tokens of eager under many options, and attention's share of a step.
+
+    python -m fdmath.bench.model tokens|long|forced|time [--out FOLDER]
+
+needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. One thread is as quick as several where
+other work shares the cores; torch's own setting is taken.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from importlib import resources
+from pathlib import Path
+
+import torch
+import transformers
+from tqdm.auto import tqdm
+
+from fdmath.bench.records import provenance, write
+from fdmath.interop import capture, compare, fetch
+from fdmath.interop.smollm2 import SMOLLM2
+
+PROMPTS = ("Explain in three sentences why the sun rises in the east.", "def fibonacci(n):\n",
+           "Once upon a time, in a village by the sea, there lived", "The three laws of thermodynamics are",
+           "List five animals that live in the Arctic:\n1.")
+CUTS = ({"tile": 7}, {"tile": 64}, {"num_splits": 1}, {"num_splits": 5})
+SPELLINGS = (("lse", "flat"), ("mlo", "tree"), ("acc", "streams"))
+MEASURED = ("algebra", "attention", "interop")
+CONTEXT, STEPS = 4000, 50
+
+
+def tokens(model, tokenizer, prompts, count, options):
+    """Rows of `count` tokens from each prompt under each of the options, beside eager."""
+    rows = []
+    for prompt, chosen in tqdm(list(itertools.product(prompts, options)), unit="run", disable=None):
+        compare.use(**chosen)
+        found = compare.compare(model, tokenizer(prompt, return_tensors="pt").input_ids, count, names=("eager", "fdmath"))
+        rows.append({"prompt": prompt, **chosen, **_summary(found)})
+    return rows
+
+
+def forced(model, tokenizer, count):
+    """One row: the last `count` tokens of the stored text, given to eager, sdpa and fdmath after all that precede."""
+    text = (resources.files("fdmath") / "data" / "text.txt").read_text(encoding="utf-8")
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    compare.use()
+    return [_summary(compare.compare(model, ids[:, :-count], count, forced=ids[:, -count:], progress=True))]
+
+
+def _summary(found):
+    """What a record keeps of a Comparison."""
+    reference, *others = found.streams.values()
+    row = {"context": found.context, "tokens": len(reference.tokens)}
+    for one in others:
+        row |= {f"{one.name}_same": one.same, f"{one.name}_largest_difference": one.largest}
+        row |= {f"{one.name}_differences": [vars(x) for x in one.differences]} if one.differences else {}
+    return row
+
+
+def time_of_attention(model, context=CONTEXT, steps=STEPS):
+    """Rows for sdpa and fdmath: median ms of attention, summed over the layers, and of the whole step, in turn.
+
+    The keys and values of the context are random: a time does not ask what they are. cpu: of the process, which work
+    of others on the machine disturbs less.
+    """
+    cache, token = _filled(model, context), torch.tensor([[1]])
+    spent, seen = [0.0, 0.0], {name: [] for name in (compare.PEER, compare.OURS)}
+    compare.use()
+    for name in seen:
+        _register_timed(name, spent)
+    for step in tqdm(range(-2, steps), unit="step", disable=None):
+        for name, found in seen.items():
+            model.set_attn_implementation(f"timed_{name}")
+            spent[:] = 0.0, 0.0
+            start = _clocks()
+            with torch.no_grad():
+                model(token, None, None, cache, use_cache=True)
+            whole = [b - a for a, b in zip(start, _clocks(), strict=True)]
+            cache.crop(-1)
+            if step >= 0:
+                found.append((*spent, *whole))
+    names = ("attention_ms", "attention_cpu_ms", "step_ms", "step_cpu_ms")
+    return [{"context": context, "steps": steps, "implementation": name, "threads": torch.get_num_threads(),
+             **{what: 1e3 * statistics.median(x) for what, x in zip(names, zip(*found, strict=True), strict=True)}}
+            for name, found in seen.items()]
+
+
+def _clocks():
+    return time.perf_counter(), time.process_time()
+
+
+def _register_timed(name, spent):
+    """Nothing; "timed_" + name is the attention of that name, which adds its seconds to `spent`."""
+    own = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS[name]
+
+    def timed(*arguments, **options):
+        start = _clocks()
+        result = own(*arguments, **options)
+        spent[:] = [s + b - a for s, a, b in zip(spent, start, _clocks(), strict=True)]
+        return result
+
+    transformers.AttentionInterface.register(f"timed_{name}", timed)
+    transformers.AttentionMaskInterface.register(f"timed_{name}", transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[name])
+
+
+def _filled(model, context):
+    """A cache of random keys and values of `context` tokens."""
+    config, cache = model.config, transformers.DynamicCache(config=model.config)
+    shape = (1, config.num_key_value_heads, context, config.head_dim)
+    for layer in range(config.num_hidden_layers):
+        cache.update(torch.randn(shape), torch.randn(shape), layer)
+    return cache
+
+
+def main(argv=None):
+    """Exit code 0; the record of one study is written to the folder."""
+    parser = argparse.ArgumentParser(prog="python -m fdmath.bench.model", description=__doc__.splitlines()[0])
+    parser.add_argument("study", choices=("tokens", "long", "forced", "time"))
+    parser.add_argument("--out", type=Path, default=Path(str(resources.files("fdmath"))) / "bench" / "results")
+    options = parser.parse_args(argv)
+    model, tokenizer = capture.load(fetch.fetched(SMOLLM2, fetch.cache_folder()))
+    twelve = [cut | {"kind": kind, "order": order} for cut in CUTS for kind, order in SPELLINGS]
+    rows = {"tokens": lambda: tokens(model, tokenizer, PROMPTS[:3], 48, twelve),
+            "long": lambda: tokens(model, tokenizer, PROMPTS, 256, [{"num_splits": 4}]),
+            "forced": lambda: forced(model, tokenizer, 64),
+            "time": lambda: time_of_attention(model)}[options.study]()
+    head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
+    print(write(options.out, f"model_{options.study}-cpu", head | {"model": "SmolLM2-135M-Instruct, float32"}, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
