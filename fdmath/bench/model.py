@@ -32,12 +32,15 @@ CONTEXT, STEPS = 4000, 50
 
 
 def tokens(model, tokenizer, prompts, count, options):
-    """Rows of `count` tokens from each prompt under each of the options, beside eager."""
+    """Rows of `count` tokens from each prompt under each of the options, beside eager, which decodes them once."""
+    names = {f"fdmath {i}": chosen for i, chosen in enumerate(options)}
+    for name, chosen in names.items():
+        compare.use(**chosen, name=name)
     rows = []
-    for prompt, chosen in tqdm(list(itertools.product(prompts, options)), unit="run", disable=None):
-        compare.use(**chosen)
-        found = compare.compare(model, tokenizer(prompt, return_tensors="pt").input_ids, count, names=("eager", "fdmath"))
-        rows.append({"prompt": prompt, **chosen, **_summary(found)})
+    for prompt in tqdm(prompts, unit="prompt", disable=None):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        found = compare.compare(model, ids, count, names=(compare.REFERENCE, *names))
+        rows += [{"prompt": prompt, **chosen, **_summary(found, name)} for name, chosen in names.items()]
     return rows
 
 
@@ -46,17 +49,15 @@ def forced(model, tokenizer, count):
     text = (resources.files("fdmath") / "data" / "text.txt").read_text(encoding="utf-8")
     ids = tokenizer(text, return_tensors="pt").input_ids
     compare.use()
-    return [_summary(compare.compare(model, ids[:, :-count], count, forced=ids[:, -count:], progress=True))]
+    found = compare.compare(model, ids[:, :-count], count, forced=ids[:, -count:], progress=True)
+    return [{"implementation": name, **_summary(found, name)} for name in (compare.PEER, compare.OURS)]
 
 
-def _summary(found):
-    """What a record keeps of a Comparison."""
-    reference, *others = found.streams.values()
-    row = {"context": found.context, "tokens": len(reference.tokens)}
-    for one in others:
-        row |= {f"{one.name}_same": one.same, f"{one.name}_largest_difference": one.largest}
-        row |= {f"{one.name}_differences": [vars(x) for x in one.differences]} if one.differences else {}
-    return row
+def _summary(found, name):
+    """What a record keeps of one stream of a Comparison."""
+    one = found.streams[name]
+    return {"context": found.context, "tokens": len(one.tokens), "same": one.same, "compared": one.compared,
+            "largest_difference": one.largest, "differences": [vars(x) for x in one.differences]}
 
 
 def time_of_attention(model, context=CONTEXT, steps=STEPS):
