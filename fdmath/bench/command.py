@@ -9,7 +9,7 @@ from fdmath.verify.command import add_declarations, declared_subject
 from fdmath.verify.judge import verify
 
 BENCHES = {"cpu": "fdmath.bench.command", "decode": "fdmath.bench.decode_command",
-           "attention": "fdmath.bench.attention_command"}
+           "attention": "fdmath.bench.attention_command", "distributed": "fdmath.bench.distributed_command"}
 """Where each bench has its `parser()` and its `run(args, words)`."""
 
 

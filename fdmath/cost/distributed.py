@@ -78,9 +78,9 @@ class Cluster:
     """Ranks and the links between neighbours, as measured: seconds, bytes and FLOP a second.
 
     latency, bandwidth: a message of x bytes takes latency + x/bandwidth. start, read: a rank decodes x bytes of its
-    cache in start + x/read. flops: of attention's two products. overlap: the share of the shorter of computing and
-    sending that is hidden behind the longer, 0 to 1. workers: how many ranks compute at once at that speed (cores,
-    where all ranks are on one machine).
+    cache in start + x/read; any block has this start. flops: of attention's two products. overlap: the share of the
+    shorter of computing and sending that is hidden behind the longer, 0 to 1. workers: how many ranks compute at once
+    at that speed (cores, where all ranks are on one machine).
     """
 
     latency: float
@@ -110,10 +110,13 @@ def ring_seconds(compute, transfer, ranks, overlap=1.0):
 
 
 def ring_attention_seconds(cluster, rows, dim, ranks, heads=1, causal=False, number=FLOAT16):
-    """The seconds of `ring_attention`'s forward over `rows` rows in all, balanced: 4·d FLOP a score and head."""
+    """The seconds of `ring_attention`'s forward over `rows` rows in all: 4·d FLOP a score and head.
+
+    causal: half of them, balanced as by a zigzag and the hidden ones skipped (a CPU computes those of the diagonal).
+    """
     flop = Fraction(decode_flop(rows, dim, heads) * rows, ranks**2) / (2 if causal else 1)
     share = Fraction(kv_cache_bytes(rows, dim, heads, number=number), ranks)
-    compute = cluster.slowdown(ranks) * float(flop) / cluster.flops
+    compute = cluster.slowdown(ranks) * (cluster.start + float(flop) / cluster.flops)
     return ring_seconds(compute, cluster.message_seconds(share), ranks, cluster.overlap)
 
 

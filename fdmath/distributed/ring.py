@@ -9,6 +9,7 @@ import torch
 from fdmath import _backends as backends
 from fdmath.algebra.merge import merge
 from fdmath.algebra.state import LSEState, identity
+from fdmath.attention.decode import split_kv_attention
 from fdmath.attention.differentiable import with_gradient
 from fdmath.attention.flash import flash_attention, flash_attention_backward
 from fdmath.attention.reference import prepare
@@ -60,14 +61,12 @@ class _Ring:
 
     def forward(self, q, k, v):
         """(o, lse) of this rank's rows."""
-        name, (like, *_) = backends.float_name(q), _ready(q)
-        states = [identity(q[..., rows, 0].shape, v.shape[-1], like=like.new_empty(0, dtype=_working(q)))
-                  for rows in self._rows(q)]
+        name, like = backends.float_name(q), q.new_empty(0, dtype=_working(q))
+        states = [identity(q[..., rows, 0].shape, v.shape[-1], like=like) for rows in self._rows(q)]
         for source, keys, values in self._around(k, v):
             for i, rows, columns, diagonal in self._blocks(source, q):
-                arrays = _ready(q[..., rows, :], keys[..., columns, :], values[..., columns, :])
-                part = flash_attention(*arrays, causal=diagonal, scale=self.scale)
-                states[i] = merge(states[i], part.map(lambda x: x.to(_working(q))))
+                arrays = q[..., rows, :], keys[..., columns, :], values[..., columns, :]
+                states[i] = merge(states[i], _block_state(*arrays, diagonal, self.scale))
         o, lse = torch.cat([s.o for s in states], -2), torch.cat([s.lse for s in states], -1)
         return backends.cast(o, name), lse
 
@@ -125,16 +124,21 @@ class _Ring:
                     yield i, rows, columns, there == own
 
 
+def _block_state(q, k, v, causal, scale):
+    """The state of one block in working format; on a GPU by FlashAttention's kernels, which round o to q's dtype."""
+    if q.is_cuda:
+        state = flash_attention(q.contiguous(), k.contiguous(), v.contiguous(), causal=causal, scale=scale)
+        return state.map(lambda x: x.to(_working(q)))
+    return split_kv_attention(q, k, v, causal=causal, scale=scale, out_dtype=_working(q))
+
+
 def _working(x):
     """The dtype that the work on x is done in."""
     return backends.dtype_of(x, backends.working(backends.float_name(x)))
 
 
 def _ready(*arrays):
-    """The arrays as a block takes them: on a GPU in their own format, for its kernels, elsewhere in working format.
-
-    A kernel rounds each part's o to 16 bits once; the merging is in float32 either way.
-    """
+    """The arrays as a block's gradient takes them: on a GPU in their own format, for its kernels."""
     return [x.contiguous() if x.is_cuda else x.to(_working(x)) for x in arrays]
 
 

@@ -25,7 +25,7 @@ ENVIRONMENT = {
 
 MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
 GLOO = "tests/distributed"
-NOT_PORTABLE = ("lint", "kernels")
+NOT_PORTABLE = ("lint", "kernels", "gloo")
 PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
@@ -108,7 +108,7 @@ def main(argv=None):
     """The exit code of `fdmath test`: 0 if every phase passed, else 1."""
     parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
-    parser.add_argument("--portable", action="store_true", help="as older processors compute (no lint, no kernels)")
+    parser.add_argument("--portable", action="store_true", help="as older processors compute (no lint, kernels, gloo)")
     parser.add_argument("--thorough", action="store_true", help="ask the kernels' laws with 50 cases a cell, not 10")
     options = parser.parse_args(argv)
     if unknown := set(options.phases) - set(COMMANDS):

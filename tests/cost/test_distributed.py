@@ -71,8 +71,8 @@ def test_ring_and_tree_by_hand():
     assert ring_decode_seconds(LINKED, 64, 2) == 2 * (2 + 4) + (1 + 8 - 6)
     assert tree_decode_seconds(LINKED, 64, 8, 2) == (2 + 4) + (1 + 2)
     assert tree_decode_seconds(LINKED, 64, 12, 2, "reduce", statistic=4) == (2 + 4) + 2 * (1 + 0.5) + 2 * (1 + 1)
-    assert ring_attention_seconds(LINKED, 4, 1, 2) == 2 * 1 + (1 + 2) - 1  # 16 FLOP a block, 8 bytes a message
-    assert ring_attention_seconds(LINKED, 4, 1, 1, causal=True) == 4 * 16 / 2 / 16
+    assert ring_attention_seconds(LINKED, 4, 1, 2) == 2 * 3 + (1 + 2) - 3  # 16 FLOP a block, 8 bytes a message
+    assert ring_attention_seconds(LINKED, 4, 1, 1, causal=True) == 2 + 4 * 16 / 2 / 16
 
 
 def test_ranks_beyond_the_workers_share_them():

@@ -50,7 +50,7 @@ RINGS = {
     "causal, unequal and empty": Ring(random_call(4, (3, 1), 9, 9, 4, causal=True), uneven),
     "all keys, other queries": Ring(random_call(5, (4, 2), 5, 13, 3), contiguous, contiguous, told=False),
     "fewer keys than ranks": Ring(random_call(6, None, 3, 2, 3), contiguous, contiguous, told=False),
-    "scores near 1000": Ring(random_call(7, (2, 1), 9, 9, 4, causal=True, scale=300.0), zigzag),
+    "scores near 1000": Ring(random_call(7, (2, 1), 12, 12, 4, causal=True, scale=300.0), zigzag),
     "16 bits": Ring(random_call(8, (2, 1), 9, 9, 8, causal=True), zigzag, dtype="bfloat16"),
     "double": Ring(random_call(9, (2, 1), 9, 9, 4, causal=True), zigzag, dtype="float64"),
 }

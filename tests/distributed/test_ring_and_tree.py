@@ -18,7 +18,6 @@ from fdmath.cost.decode import pair_saving, state_bytes
 from fdmath.cost.distributed import ring_backward_bytes, ring_bytes, tree_bytes
 from fdmath.distributed import run_ranks, unshard
 from fdmath.distributed.launch import values_of
-from fdmath.distributed.layout import rows_of
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import same
 from tests.attention.calls import Call
@@ -29,9 +28,14 @@ SIZES = (1, 2, 3, 4)
 
 
 @cache
+def outcomes(size):
+    """How `size` ranks ended, which are started once whatever they find."""
+    return run_ranks("tests.distributed.scenarios:everything", [()] * size, timeout=60, deadline=240)
+
+
 def ran(size):
     """What each of `size` ranks found."""
-    return values_of(run_ranks("tests.distributed.scenarios:everything", [()] * size, timeout=60, deadline=240))
+    return values_of(outcomes(size))
 
 
 def whole(case, size, found):
