@@ -1,45 +1,51 @@
-"""Split-KV attention of one query token a sequence in the memory of a CPU: the same bits in few steps of Python.
+"""FlashDecoding of one query token a sequence in the memory of a CPU, in few steps of Python.
 
-A model asks for it once a layer and token, and at some thousand keys the checks and general forms of
-`split_kv_attention` take about as long as its sums. Here q, k and v are trusted to belong together.
+A model asks for it once a layer and token; at some thousand keys the checks and general forms of
+`split_kv_attention` would take about as long as the sums. Here the tiles of all heads are computed at once, and
+q, k and v are trusted to belong together.
 """
 
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.merge import _ordered_sum
-from fdmath.attention.cores import pays, states_in_place
-from fdmath.attention.decode import key_ranges
-from fdmath.attention.reference import Call
+
+TILE = 128
+"""Keys a tile: so small a product BLAS computes where its operands lie (see `cores.block_keys`)."""
 
 
-def single_token_output(q, k, v, scale, tile=None, num_splits=None):
-    """o (B, Hq, 1, dv) as split_kv_attention gives it for kind=LSEState, order=flat, bit for bit; None for "ask it".
+def single_token_output(q, k, v, scale, tile=TILE):
+    """o (B, Hq, 1, dv), attention of one query token a sequence to all its keys; None for "ask split_kv_attention".
 
-    q (B, Hq, 1, d), k (B, Hkv, N, d), v (B, Hkv, N, dv): float32 torch tensors, all keys visible. None where they are
-    of another dtype or device, where torch follows a derivative, for many heads of few keys, and where a state is empty
-    or not finite.
+    q (B, Hq, 1, d), k (B, Hkv, N, d), v (B, Hkv, N, dv): torch tensors, N ≥ 1. The numbers of split_kv_attention with
+    this tile, kind=AccState, order=flat, bit for bit where 1024 / (Hq/Hkv) ≥ tile. None where the tensors are not
+    float32 on a CPU, where torch follows a derivative, and where a tile's largest score is not finite.
     """
     arrays = [backends.in_memory(x) if backends.float_name(x) == "float32" else None for x in (q, k, v)]
-    if any(x is None for x in arrays) or q.shape[2] != 1:
+    if q.shape[2] != 1 or any(x is None for x in arrays):
         return None
-    call = _call(*arrays, float(scale), backends.threads(q))
-    if not pays(call):
-        return None
-    m, l, acc = states_in_place(call, key_ranges(call.keys, tile, num_splits))
-    if not (np.isfinite(m).all() and l.all()):
-        return None
-    lse = m + np.log(l)  # the pair of each tile: o = acc / l, lse = m + log l
-    weight = np.exp(lse - lse.max(axis=0))  # `flat`
-    total = _ordered_sum(weight)
-    o = _ordered_sum(weight[..., None] * (acc / l[..., None])) / total[..., None]
-    return backends.from_memory(o.reshape(call.out_shape), q)
+    rows, k, v = arrays
+    batch, heads, _, dim = rows.shape
+    rows = (rows.reshape(batch, k.shape[1], heads // k.shape[1], dim) * scale)[:, :, None]
+    with backends.quiet():
+        m, l, acc = (np.concatenate(x, axis=2) for x in zip(*_states(rows, k, v, tile), strict=True))
+        top = m.max(axis=2)
+        if not np.isfinite(m).all():
+            return None
+        weight = np.exp(m - top[:, :, None])  # `flat`, of triples
+        acc = (weight[..., None] * acc).sum(axis=2)
+        o = acc / (weight * l).sum(axis=2)[..., None]
+    return backends.from_memory(o.reshape(batch, heads, 1, -1), q)
 
 
-def _call(q, k, v, scale, threads):
-    """The Call that `prepare` makes of these NumPy arrays."""
-    batch, heads, _, dim = q.shape
-    group = heads // k.shape[1]
-    folded = q.reshape(batch, k.shape[1], group, dim) * scale
-    return Call(np, folded, k, v, group, 1, False, None, (*q.shape[:-1], v.shape[-1]), "float32", "float32", scale,
-                threads)
+def _states(rows, k, v, tile):
+    """The (m, l, acc) of the whole tiles, and of the short one after them: (B, Hkv, T, R), (…, R), (…, R, dv)."""
+    keys = k.shape[2]
+    whole = keys - keys % tile
+    for start, stop, length in ((0, whole, tile), (whole, keys, keys - whole)):
+        if start < stop:
+            cut = (*k.shape[:2], -1, length)
+            s = rows @ k[:, :, start:stop].reshape(*cut, k.shape[-1]).swapaxes(-1, -2)
+            m = s.max(axis=-1)
+            s -= m[..., None]
+            p = np.exp(s, out=s)
+            yield m, p.sum(axis=-1), p @ v[:, :, start:stop].reshape(*cut, v.shape[-1])

@@ -2,8 +2,7 @@
 
     python -m fdmath.bench.model tokens|long|forced|time [--out FOLDER]
 
-needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. One thread is as quick as several where
-other work shares the cores; torch's own setting is taken.
+needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. Threads are torch's own setting.
 """
 
 import argparse
@@ -121,13 +120,13 @@ def main(argv=None):
     parser.add_argument("study", choices=("tokens", "long", "forced", "time"))
     parser.add_argument("--out", type=Path, default=Path(str(resources.files("fdmath"))) / "bench" / "results")
     options = parser.parse_args(argv)
+    head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
     model, tokenizer = capture.load(fetch.fetched(SMOLLM2, fetch.cache_folder()))
     twelve = [cut | {"kind": kind, "order": order} for cut in CUTS for kind, order in SPELLINGS]
     rows = {"tokens": lambda: tokens(model, tokenizer, PROMPTS[:3], 48, twelve),
             "long": lambda: tokens(model, tokenizer, PROMPTS, 256, [{"num_splits": 4}]),
             "forced": lambda: forced(model, tokenizer, 64),
             "time": lambda: time_of_attention(model)}[options.study]()
-    head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
     print(write(options.out, f"model_{options.study}-cpu", head | {"model": "SmolLM2-135M-Instruct, float32"}, rows))
     return 0
 

@@ -184,6 +184,6 @@ def same(comparisons):
     return all(found.streams[OURS].same for found in comparisons)
 
 
-def use(tile=None, num_splits=None, kind="lse", order="flat", backend="auto", name=OURS):
+def use(tile=None, num_splits=None, kind=None, order=None, backend="auto", name=OURS):
     """Nothing; models with attn_implementation=name now take these options, kind and order by their names here."""
-    register(tile, num_splits, KINDS[kind], ORDERS[order], backend, name)
+    register(tile, num_splits, KINDS.get(kind), ORDERS.get(order), backend, name)

@@ -39,17 +39,19 @@ class Unsupported(NotImplementedError):
     """The model asks for a kind of attention that fdmath does not have."""
 
 
-def register(tile=None, num_splits=None, kind=LSEState, order=flat, backend="auto", name="fdmath"):
+def register(tile=None, num_splits=None, kind=None, order=None, backend="auto", name="fdmath"):
     """Nothing; a model whose attn_implementation is `name` then computes its attention with fdmath.
 
     tile, num_splits, kind, order, backend: of `split_kv_attention`, for at most FEW_QUERIES query tokens a sequence;
-    a longer prompt goes to `flash_attention` on the same backend. Registering a name again replaces it for models that
+    a longer prompt goes to `flash_attention` on the same backend. Where none of the first four is given, a single token
+    in float32 on a CPU goes to `single_token_output`, which is quicker: triples, in tiles of 128 keys. Registering a name again replaces it for models that
     have it. Raises TypeError, ValueError as `split_kv_attention` does for these arguments.
     """
     check_cut(tile, num_splits)
-    check_kind(kind)
-    check_order(order)
+    check_kind(LSEState if kind is None else kind)
+    check_order(flat if order is None else order)
     options = {"tile": tile, "num_splits": num_splits, "kind": kind, "order": order, "backend": backend}
+    options = {what: value for what, value in options.items() if value is not None}
     transformers.AttentionInterface.register(name, partial(attention_forward, options=options))
     transformers.AttentionMaskInterface.register(name, visible_keys)
 
@@ -80,18 +82,13 @@ def attention_forward(module, query, key, value, attention_mask, *, options, sca
 
 def _attend(query, key, value, *, options, **how):
     """o (B, Hq, Nq, dv) of one call: split-KV for few queries, FlashAttention-2 for more."""
-    if query.shape[-2] == 1 and "mask" not in how and _plain(options):
-        o = single_token_output(query, key, value, how["scale"], options["tile"], options["num_splits"])
+    if query.shape[-2] == 1 and "mask" not in how and options == {"backend": "auto"}:
+        o = single_token_output(query, key, value, how["scale"])
         if o is not None:
             return o
     if query.shape[-2] <= FEW_QUERIES:
         return split_kv_attention(query, key, value, **options, **how).o
     return flash_attention(query, key, value, backend=options["backend"], **how).o
-
-
-def _plain(options):
-    """Whether pairs are merged at once, which `single_token_output` can do as well, on a backend that it may stand for."""
-    return options["kind"] is LSEState and options["order"] is flat and options["backend"] in ("auto", "torch")
 
 
 def _attend_padded(query, key, value, starts, call):
@@ -103,7 +100,7 @@ def _attend_padded(query, key, value, starts, call):
     options = call.keywords["options"]
     if query.shape[-2] == 1 and _by_kernel(query, key, value, options):
         decode = backends.load("fdmath.kernels.split_kv:split_kv_decode")
-        cut = {name: options[name] for name in ("tile", "num_splits")}
+        cut = {name: options[name] for name in ("tile", "num_splits") if name in options}
         return decode(query, key, value, seq_starts=starts, scale=call.keywords["scale"], **cut).o
     o = query.new_zeros((*query.shape[:-1], value.shape[-1]))
     for b, start in enumerate(starts.tolist()):
@@ -115,7 +112,7 @@ def _attend_padded(query, key, value, starts, call):
 
 def _by_kernel(query, key, value, options):
     """Whether the Triton kernel is what runs."""
-    what = {"kind": options["kind"], "order": options["order"]}
+    what = {name: options[name] for name in ("kind", "order") if name in options}
     return choose_backend(options["backend"], query, key, value, **what) == "triton"
 
 
