@@ -10,6 +10,7 @@ import pytest
 from mpmath import mpf
 
 from fdmath import AccState, LSEState, MLOState, flat, identity
+from fdmath.algebra import rounding
 from fdmath.algebra.rounding import (
     KAPPA,
     Budget,
@@ -29,8 +30,8 @@ from fdmath.algebra.rounding import (
 )
 from tests.algebra.states import KINDS
 
-# A bound is a sum of terms ≥ 0 of at most 100 operations each, on exponents of at most 32: its relative rounding in
-# float64 is below 8192 units of 2⁻⁵³.
+# A bound is a sum of terms ≥ 0 of at most 100 operations each, on exponents of at most 64; where a logarithm is taken
+# it is of 1 + x with x above 2⁻¹². Its relative rounding in float64 is below 8192 units of 2⁻⁵³.
 FLOAT64 = mpf(2) ** -40
 COARSE = (Format(2.0**-5, 2.0**-9, 3.0), Format(2.0**-8, 2.0**-20, 4.0))
 
@@ -183,18 +184,41 @@ def test_a_fold_without_errors_carries_none(kind):
         assert all(np.array_equal(x, y) for x, y in zip(lone, told, strict=True))
 
 
-def chain_formula(rows, fmt):
-    """(ε, η) of T4, the exact forms where they are larger."""
-    u, step, _, tiny, kappa = sizes(fmt)
-    count, size = len(rows), max(abs(r.o) for r in rows)
-    level = max(abs(r.S) for r in rows) + mpmath.log(count)
+def products_formula(count, level, fmt):
+    """(η, f) of a chain with no product of roundings dropped."""
+    u, step, _, _, kappa = sizes(fmt)
     one = u * (level + mpf(1.2) * kappa + 1) / (1 - count * u) if count * u < 1 else mpmath.inf
     grown = 1 + (count - 1) * one / (1 - one) if one < 1 else mpmath.inf
     rest = u * mpmath.log(count) + (count - 1) * (kappa * u + 2 * step)
-    factor = mpmath.expm1(mpmath.log(min(count, grown)) + rest)
+    return (count - 1) * one if count > 1 else mpf(0), mpmath.expm1(mpmath.log(min(count, grown)) + rest)
+
+
+@pytest.mark.parametrize("fmt", [*COARSE, Format(2.0**-12, 2.0**-30)])
+@pytest.mark.parametrize("count", [1, 2, 3, 32, 40])
+def test_the_products_of_roundings_of_a_chain(count, fmt):
+    levels = np.array([0.0, 3.0, 40.0])
+    slips, factors = rounding._chain_products(count, levels, fmt)
+    for slip, factor, level in zip(slips, factors, levels, strict=True):
+        wanted = products_formula(count, mpf(level), fmt)
+        assert is_(slip, wanted[0]) and is_(factor, wanted[1])
+
+
+def test_a_rounding_of_just_1_leaves_the_number_of_parts():
+    # λ = u(Λ + 1)/(1 − Bu) = ⅛·6/(1 − ¼) is 1 exactly, and 1 − λ is never divided by.
+    fmt = Format(0.125, 2.0**-20, 0.0)
+    _, got = rounding._chain_products(2, np.full(1, 5.0), fmt)
+    assert is_(got[0], products_formula(2, mpf(5), fmt)[1])
+
+
+def chain_formula(rows, fmt):
+    """(ε, η) of T4, the exact forms where they are larger."""
+    u, _, _, tiny, kappa = sizes(fmt)
+    count, size = len(rows), max(abs(r.o) for r in rows)
+    level = max(abs(r.S) for r in rows) + mpmath.log(count)
+    slip, factor = products_formula(count, level, fmt)
     eps, eta = max(r.eps for r in rows), max(r.eta for r in rows)
     o = max(count * u * (3 * level + 3 * kappa + 6), factor) * size + count * 8 * tiny * (1 + size)
-    lse = max(count * u * (level + 2 * kappa + 2), (count - 1) * one if count > 1 else mpf(0))
+    lse = max(count * u * (level + 2 * kappa + 2), slip)
     return o + eps + 2 * mpmath.expm1(eta) * size, lse + 4 * count * tiny + eta
 
 
@@ -227,7 +251,7 @@ def test_scores(fmt, scale):
     ops = 5  # d + 2
 
     gamma = ops * u / (1 - ops * u)
-    bound = score_error(q, k, scale, fmt)
+    [bound] = score_error(q[None], k[None], scale, fmt)
     for i, j in np.ndindex(2, 4):
         terms = mpmath.fsum(abs(mpf(a) * mpf(b)) for a, b in zip(q[i].tolist(), k[j].tolist(), strict=True))
         under = ops * tiny * (1 + mpf(np.abs(k).max()) + abs(mpf(scale))) + 2 * tiny * terms

@@ -42,6 +42,13 @@ def test_the_table_of_the_pencil_example_is_printed(lib):
     assert table.count("<tr>") == 5 and "<td>2.5</td>" in table and "<th>alpha</th>" in table
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_table_shows_any_format(lib, dtype):
+    part = AccState(lib.array([2.0], dtype), lib.array([1.0], dtype), lib.array([[3.0, -0.5]], dtype))
+    row = str(trace([part], flat)).splitlines()[1]
+    assert " ".join(row.split()) == "part 1 2 1 1 3, -0.5 3, -0.5 2"
+
+
 @pytest.mark.parametrize("order", [sequential, tree, streams(5), flat])
 @pytest.mark.parametrize("kind", [MLOState, AccState])
 def test_the_pencil_example_tile_by_tile(lib, order, kind):
@@ -91,6 +98,8 @@ def test_a_trace_ends_where_the_fold_does(lib, kind, order):
         assert holds(row.alpha, [1.0] * 3)
     assert same(rows[-1].o, folded.to(MLOState).o) and same(rows[-1].l, folded.to(AccState).l)
     last = merge_all(parts[:2], sequential).to(AccState)
+    if order is flat:
+        assert np.array_equal(values(rows[-1].alpha), values(lib.module.exp(rows[0].m - rows[-1].m)))
     if order in (sequential, tree):
         assert rows[5].step == "merge 1" and same(rows[5].acc, last.acc)
         assert np.array_equal(values(rows[5].alpha), values(lib.module.exp(parts[0].to(AccState).m - last.m)))
@@ -109,7 +118,8 @@ def test_what_cannot_be_traced_is_refused(lib):
     scores, v = lib.array([0.0, 1.0]), lib.array([2.0, 3.0])
     with pytest.raises(ValueError, match=r"^base must be math.e or 2; got 10$"):
         trace_keys(scores, v, base=10)
-    for s, x in ((scores, v[:1]), (scores[None], v), (scores, v[:, None, None])):
+    for s, x in ((scores, v[:1]), (scores[None], v), (scores, v[:, None, None]),
+                 (scores, lib.array(np.zeros((3, 2))))):  # fmt: skip
         with pytest.raises(ValueError, match=r"^scores must be \(N,\) and v \(N,\) or \(N, dv\); got \("):
             trace_keys(s, x)
     with pytest.raises(TypeError, match=r"^scores must have a float dtype .*; got int32$"):
