@@ -68,7 +68,7 @@ def usage():
 
 
 def run(name, argv):
-    """The exit code of one command; 2 with a sentence if a package it needs is missing."""
+    """The exit code of one command; 2 with a sentence if a package it needs is missing, which help does without."""
     command = COMMANDS[name]
     try:
         return pkgutil.resolve_name(command.target)(argv)
@@ -77,9 +77,17 @@ def run(name, argv):
         if package == "fdmath":
             print(f"fdmath {name}: this copy of fdmath has no {error.name}", file=sys.stderr)
         else:
-            extra = f'pip install "fdmath[{command.extra}]"' if command.extra else f"pip install {package}"
-            print(f"fdmath {name}: the package {package!r} is not installed; try  {extra}", file=sys.stderr)
+            line = f"the package {package!r} is not installed; {how_to_install(command.extra, package)}"
+            if {"-h", "--help"} & set(argv):
+                print(f"usage: fdmath {name} …\n\n{command.help}\n\nIts options are shown once it can run: {line}")
+                return 0
+            print(f"fdmath {name}: {line}", file=sys.stderr)
         return 2
+
+
+def how_to_install(extra, package=""):
+    """What to type for an extra, or for a package alone; no package index is taken to know the name fdmath."""
+    return f'in a clone: python -m pip install ".[{extra}]"' if extra else f"python -m pip install {package}"
 
 
 def main(argv=None):

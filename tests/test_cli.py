@@ -66,7 +66,15 @@ def test_a_missing_package_names_its_extra(table, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     table["broken"] = cli.Command("hypothesis:given", "verify", "")
     assert cli.main(["broken"]) == 2
-    assert 'pip install "fdmath[verify]"' in capsys.readouterr().err
+    assert 'in a clone: python -m pip install ".[verify]"' in capsys.readouterr().err
+
+
+def test_help_needs_no_package(table, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    table["broken"] = cli.Command("hypothesis:given", "verify", "what it is for")
+    assert cli.main(["broken", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: fdmath broken") and "what it is for" in printed and ".[verify]" in printed
 
 
 def test_a_missing_module_of_ours_is_said_to_be_ours(table, capsys):

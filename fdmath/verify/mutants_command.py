@@ -6,23 +6,23 @@ import tempfile
 from pathlib import Path
 
 from hypothesis.configuration import set_hypothesis_home_dir
-from tqdm import tqdm
 
 from fdmath.verify.laws import LAWS
 from fdmath.verify.mutants import MUTANTS, ancestors
 from fdmath.verify.mutants.matrix import CASES, ENOUGH, kill_matrix, killed_by_default, trouble_of
+from fdmath.verify.progress import Bar
 
 
 def parser():
     """The argument parser of `fdmath mutants`."""
     p = argparse.ArgumentParser(
-        prog="fdmath mutants",
+        prog="fdmath mutants", allow_abbrev=False,
         description="The kill matrix mutant x law. Every mutant must differ from the right code that it was made from\n"
                     "and die by the law named for it, every law must kill one, and all that is right must pass.",
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog="exit code: 0 so, 1 not so, 2 could not run")
     p.add_argument("--quick", action="store_true",
-                   help=f"instead: does `fdmath verify` as it is by default kill {ENOUGH:.0%}% of them?")
-    p.add_argument("--only", metavar="TEXT", default="", help="only mutants whose fault or name has this in it")
+                   help=f"instead: are at least {ENOUGH:.0%}% of them killed with the cases that `fdmath verify` asks by default?")
+    p.add_argument("--only", metavar="TEXT", default="", help="only mutants whose fault or name contains this text (docs/faults.md lists the faults)")
     p.add_argument("--cases", type=int, default=CASES, help=f"small inputs a cell (default: {CASES})")
     p.add_argument("--seed", type=int, default=0, help="another seed draws other inputs (default: 0)")
     p.add_argument("--json", metavar="FILE", help="write the matrix as JSON too")
@@ -39,8 +39,8 @@ def main(argv=None):
         return 2
     if args.quick:
         return _quick(chosen, args.seed)
-    with tqdm(total=len(ancestors(chosen)) * len(LAWS), disable=None, leave=False) as bar:
-        matrix = kill_matrix(chosen, cases=args.cases, seed=args.seed, progress=_step(bar), whole=not args.only)
+    with Bar(len(ancestors(chosen)) * len(LAWS)) as bar:
+        matrix = kill_matrix(chosen, cases=args.cases, seed=args.seed, progress=_turned(bar), whole=not args.only)
     print(matrix)
     print(f"{matrix.seconds:.0f} s")
     if args.json:
@@ -56,8 +56,8 @@ def _quick(chosen, seed):
     """The exit code of --quick: whether the default profile kills enough."""
     unrun = [m for m in chosen if trouble_of(m)]
     chosen = [m for m in chosen if m not in unrun]
-    with tqdm(total=len(chosen), disable=None, leave=False) as bar:
-        fates = killed_by_default(chosen, seed, _step(bar))
+    with Bar(len(chosen)) as bar:
+        fates = killed_by_default(chosen, seed, _turned(bar))
     survivors = [name for name, law in fates.items() if not law]
     share = 1 - len(survivors) / max(len(fates), 1)
     print("\n".join([*(f"{m.name}: not run: {trouble_of(m)}" for m in unrun), *(f"{s}: survives" for s in survivors)]))
@@ -65,10 +65,6 @@ def _quick(chosen, seed):
     return 1 if not share >= ENOUGH else 2 if unrun else 0
 
 
-def _step(bar):
-    """A progress function that moves the bar."""
-    def step(subject, law):
-        bar.set_description(f"{subject.name}: {law.name}")
-        bar.update()
-
-    return step
+def _turned(bar):
+    """The bar's step for what goes by subjects first."""
+    return lambda subject, law: bar.step(law, subject)
