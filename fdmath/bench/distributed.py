@@ -30,7 +30,7 @@ from fdmath.distributed.layout import rows_of
 from fdmath.distributed.wire import Wire
 
 MEASURED = ("algebra", "attention", "cost/distributed.py", "distributed", "bench/distributed.py", "_backends.py")
-MESSAGES = (64, 2**14, 2**20, 2**23)
+MESSAGES = (64, 2**14, 2**20, 2**25)
 """Bytes of the messages to a neighbour that are timed: the first gives the latency, the last the bandwidth."""
 
 BYTES_SENT = 200
@@ -138,11 +138,11 @@ def _messages(work):
 
 
 def _message(numbers, traffic):
-    """The numbers of the rank before, for which these went to the next."""
-    return Wire("fdmath bench", None, traffic).pass_on("a message", numbers, numbers.shape).wait()
+    """[the numbers of the rank before], for which these went to the next."""
+    return Wire("fdmath bench", None, traffic).pass_on("a message", [numbers], [numbers.shape]).wait()
 
 
-def measure(work, sizes=(1, 2, 3, 4), rounds=15):
+def measure(work, sizes=(1, 2, 3, 4), rounds=7):
     """(Cluster, rows): the parameters as measured, and a row for everything timed at each number of ranks."""
     times = {ranks: _slowest(values_of(run_ranks("fdmath.bench.distributed:times_of_rank", [(work, rounds)] * ranks,
                                                  timeout=120, deadline=600))) for ranks in sorted({1, 2, *sizes})}
@@ -212,7 +212,7 @@ def predicted_seconds(work, cluster, ranks, name):
         return cost.tree_decode_seconds(cluster, work.cache_bytes(), state, ranks, exchange,
                                         statistic=work.q_heads * FLOAT32)
     if name.startswith("message"):
-        return cluster.message_seconds(int(name.rpartition(" ")[2]))
+        return cluster.message_seconds(int(name.rpartition(" ")[2]), ranks)
     return None
 
 

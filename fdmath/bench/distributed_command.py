@@ -18,7 +18,7 @@ def parser():
     p.add_argument("--ranks", type=positive, nargs="+", default=(2, 3, 4), metavar="N")
     p.add_argument("--keys", type=positive, default=Work().keys, help="of the cache of the decode step")
     p.add_argument("--rows", type=positive, default=Work().rows, help="of the attention that goes around")
-    p.add_argument("--rounds", type=positive, default=15, help="times that each is asked, in turn")
+    p.add_argument("--rounds", type=positive, default=7, help="times that each is asked, in turn")
     p.add_argument("--json", metavar="FILE", help="write rows and provenance as JSON too")
     return p
 

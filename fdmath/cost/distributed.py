@@ -80,7 +80,7 @@ class Cluster:
     latency, bandwidth: a message of x bytes takes latency + x/bandwidth. start, read: a rank decodes x bytes of its
     cache in start + x/read; any block has this start. flops: of attention's two products. overlap: the share of the
     shorter of computing and sending that is hidden behind the longer, 0 to 1. workers: how many ranks compute at once
-    at that speed (cores, where all ranks are on one machine).
+    at that speed: cores, where all ranks are on one machine, whose messages are then copies made by the same cores.
     """
 
     latency: float
@@ -91,9 +91,9 @@ class Cluster:
     overlap: float = 1.0
     workers: float = inf
 
-    def message_seconds(self, count):
-        """The seconds of a message of `count` bytes to a neighbour."""
-        return self.latency + float(count) / self.bandwidth
+    def message_seconds(self, count, ranks=1):
+        """The seconds of a message of `count` bytes to a neighbour, while all ranks send one."""
+        return self.latency + self.slowdown(ranks) * float(count) / self.bandwidth
 
     def slowdown(self, ranks):
         """How many times as long computing takes for `ranks` ranks at once: n / workers, at least 1."""
@@ -117,14 +117,14 @@ def ring_attention_seconds(cluster, rows, dim, ranks, heads=1, causal=False, num
     flop = Fraction(decode_flop(rows, dim, heads) * rows, ranks**2) / (2 if causal else 1)
     share = Fraction(kv_cache_bytes(rows, dim, heads, number=number), ranks)
     compute = cluster.slowdown(ranks) * (cluster.start + float(flop) / cluster.flops)
-    return ring_seconds(compute, cluster.message_seconds(share), ranks, cluster.overlap)
+    return ring_seconds(compute, cluster.message_seconds(share, ranks), ranks, cluster.overlap)
 
 
 def ring_decode_seconds(cluster, cache, ranks):
     """The seconds of one step where the cache, `cache` bytes in all, travels to the queries: a ring of reads."""
     share = Fraction(cache, ranks)
     compute = cluster.slowdown(ranks) * (cluster.start + float(share) / cluster.read)
-    return ring_seconds(compute, cluster.message_seconds(share), ranks, cluster.overlap)
+    return ring_seconds(compute, cluster.message_seconds(share, ranks), ranks, cluster.overlap)
 
 
 def tree_decode_seconds(cluster, cache, state, ranks, exchange="gather", algorithm="ring", statistic=FLOAT32):
@@ -150,10 +150,11 @@ def collective_seconds(cluster, count, ranks, exchange, algorithm="ring"):
     check_counts(1, ranks=ranks)
     others, steps, count = ranks - 1, ceil(log2(ranks)), float(count)
     if check_exchange(exchange) == "gather":
-        return (others if algorithm == "ring" else steps) * cluster.latency + others * count / cluster.bandwidth
+        started = others if algorithm == "ring" else steps
+        return started * cluster.latency + cluster.slowdown(ranks) * others * count / cluster.bandwidth
     if algorithm == "ring":
-        return 2 * others * cluster.message_seconds(count / ranks)
-    return steps * cluster.message_seconds(count)
+        return 2 * others * cluster.message_seconds(count / ranks, ranks)
+    return steps * cluster.message_seconds(count, ranks)
 
 
 def check_exchange(exchange):

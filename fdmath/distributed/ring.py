@@ -82,24 +82,26 @@ class _Ring:
                                                  lse[..., rows].contiguous(), causal=diagonal, scale=self.scale)
                 for whole, part, place in zip((dq, dk, dv), parts, (rows, columns, columns), strict=True):
                     whole[..., place, :] += part
-            here = _packed(dk, dv)
-            here = here if coming is None else coming.wait() + here
+            if coming:
+                dk, dv = (before + here for before, here in zip(coming.wait(), (dk, dv), strict=True))
             if self.wire.size > 1:
-                length = self.lengths[(source - 1) % self.wire.size]
-                coming = self.wire.pass_on(GRADIENTS, here, (_numbers(k, v, length),), tag=1)
-        dk, dv = _unpacked(here if coming is None else coming.wait(), k, v, k.shape[-2])
+                coming = self.wire.pass_on(GRADIENTS, (dk, dv), self._shapes(source - 1, k, v), tag=2)
+        dk, dv = coming.wait() if coming else (dk, dv)
         return tuple(backends.cast(x, backends.float_name(q)) for x in (dq, dk, dv))
 
     def _around(self, k, v):
         """(source, k, v) of each rank in turn, this one first; the next ones are under way while these are used."""
-        wire, packed = self.wire, _packed(k, v)
+        wire, held = self.wire, (k, v)
         for hop in range(wire.size):
             source = (wire.rank - hop) % wire.size
-            after = self.lengths[(source - 1) % wire.size]
             more = hop + 1 < wire.size
-            coming = wire.pass_on(KEYS, packed, (_numbers(k, v, after),)) if more else None
-            yield source, *_unpacked(packed, k, v, self.lengths[source])
-            packed = coming.wait() if more else None
+            coming = wire.pass_on(KEYS, held, self._shapes(source - 1, k, v)) if more else None
+            yield source, *held
+            held = coming.wait() if more else None
+
+    def _shapes(self, rank, *arrays):
+        """The shapes that arrays like these have on another rank, counted modulo the size of the group."""
+        return [(*x.shape[:-2], self.lengths[rank % self.wire.size], x.shape[-1]) for x in arrays]
 
     def _rows(self, q):
         """The slices of this rank's queries that see different keys: its runs with a causal mask, else all at once."""
@@ -141,18 +143,3 @@ def _ready(*arrays):
     """The arrays as a block's gradient takes them: on a GPU in their own format, for its kernels."""
     return [x.contiguous() if x.is_cuda else x.to(_working(x)) for x in arrays]
 
-
-def _packed(k, v):
-    """k and v as one row of numbers, to travel in one message."""
-    return torch.cat([k.reshape(-1), v.reshape(-1)])
-
-
-def _unpacked(packed, k, v, length):
-    """(k, v) of `length` keys from one row of numbers, otherwise of the shapes of this rank's."""
-    parts = packed.split([_numbers(x, x[..., :0], length) for x in (k, v)])
-    return [part.reshape(*x.shape[:-2], length, x.shape[-1]) for part, x in zip(parts, (k, v), strict=True)]
-
-
-def _numbers(k, v, length):
-    """How many numbers k and v are, of `length` keys."""
-    return sum(x.shape[:-2].numel() * length * x.shape[-1] for x in (k, v))

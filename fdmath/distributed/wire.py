@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
 
 import torch
 import torch.distributed as dist
@@ -10,9 +9,9 @@ import torch.distributed as dist
 
 @dataclass
 class Traffic:
-    """What one rank handed to its group, one entry a call: the name of the operation and the bytes of its tensor.
+    """What one rank handed to its group, one entry a call: the name of the operation and the bytes of its tensors.
 
-    Of a tensor for the neighbour these bytes travel once; `fdmath.cost.distributed` says how often those of a
+    Of tensors for the neighbour these bytes travel once; `fdmath.cost.distributed` says how often those of a
     collective operation do.
     """
 
@@ -46,22 +45,24 @@ class Wire:
             raise RuntimeError(f"{self.caller}: {operation} failed on rank {self.rank} of {self.size}: {error}"
                                ) from error
 
-    def count(self, operation, x):
-        """Nothing; the bytes of x are in the traffic."""
-        self.traffic.entries.append((operation, x.numel() * x.element_size()))
+    def count(self, operation, *arrays):
+        """Nothing; the bytes of the arrays are in the traffic."""
+        self.traffic.entries.append((operation, sum(x.numel() * x.element_size() for x in arrays)))
 
-    def pass_on(self, operation, x, shape, tag=0):
-        """The Transfer that has begun: x goes to the next rank, an array of `shape` comes from the one before.
+    def pass_on(self, operation, arrays, shapes, tag=0):
+        """The Transfer that has begun: the arrays go to the next rank, as many of the shapes come from the one before.
 
-        Both ends know the shapes: an array without numbers is not sent.
+        Both ends know the shapes: an array without numbers is not sent. tag: the first of as many that tell apart what
+        is under way at once (gloo; NCCL keeps the order of the calls).
         """
-        to, source = (self.peer(self.rank + step) for step in (1, -1))
-        coming, x = x.new_empty(shape), x.contiguous()
-        calls = [dist.P2POp(dist.isend, x, to, self.group, tag)] if x.numel() else []
-        calls += [dist.P2POp(dist.irecv, coming, source, self.group, tag)] if prod(shape) else []
-        self.count(operation, x)
+        to, source, group = self.peer(self.rank + 1), self.peer(self.rank - 1), self.group
+        arrays = [x.contiguous() for x in arrays]
+        coming = [x.new_empty(shape) for x, shape in zip(arrays, shapes, strict=True)]
+        calls = [dist.P2POp(dist.isend, x, to, group, tag + i) for i, x in enumerate(arrays) if x.numel()]
+        calls += [dist.P2POp(dist.irecv, x, source, group, tag + i) for i, x in enumerate(coming) if x.numel()]
+        self.count(operation, *arrays)
         with self.named(operation):
-            return Transfer(self, operation, x, coming, dist.batch_isend_irecv(calls) if calls else [])
+            return Transfer(self, operation, arrays, coming, dist.batch_isend_irecv(calls) if calls else [])
 
     def peer(self, rank):
         """The number, among all processes, of a rank of this group, counted modulo its size."""
@@ -93,16 +94,16 @@ class Wire:
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """A message to the next rank and one from the rank before, both under way."""
+    """Messages to the next rank and from the rank before, under way."""
 
     wire: Wire
     operation: str
-    sent: torch.Tensor  # held until it has left
-    coming: torch.Tensor
+    sent: list  # held until they have left
+    coming: list
     calls: list
 
     def wait(self):
-        """The array that came, once it is here and the other has left."""
+        """The list of arrays that came, once they are here and the others have left."""
         with self.wire.named(self.operation):
             for call in self.calls:
                 call.wait()

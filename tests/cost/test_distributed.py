@@ -78,7 +78,8 @@ def test_ring_and_tree_by_hand():
 def test_ranks_beyond_the_workers_share_them():
     shared = Cluster(1.0, 4.0, 2.0, 8.0, 16.0, workers=2)
     assert [shared.slowdown(n) for n in (1, 2, 3, 4)] == [1, 1, 1.5, 2]
-    assert tree_decode_seconds(shared, 64, 8, 4) == 2 * (2 + 2) + 3 * (1 + 2)
+    assert tree_decode_seconds(shared, 64, 8, 4) == 2 * (2 + 2) + 3 * (1 + 2 * 2)
+    assert shared.message_seconds(8) == 1 + 2 and shared.message_seconds(8, 3) == 1 + 3
 
 
 def test_doubling_takes_steps_that_grow_with_the_logarithm():
