@@ -169,8 +169,14 @@ def _asked(lse, right, bound):
 
 
 def exactly(got, want):
-    """The Finding of two states that must be equal bit for bit: ratio 0 or infinite."""
-    return same(got, want, Budget(np.zeros(1), np.zeros(())))
+    """The Finding of two states that must be equal bit for bit, NaN to NaN: passed or failed by their bits alone."""
+    if all(equal(x, y) for x, y in zip(got, want, strict=True)):
+        return HOLDS
+    pair, right = as_pair(got), as_pair(want)
+    alike = [np.isnan(x) & np.isnan(y) for x, y in zip(pair, right, strict=True)]
+    errors = [np.where(nan, 0.0, gap) for nan, gap in zip(alike, gaps(pair, right), strict=True)]
+    none = [np.zeros(e.shape) for e in errors]
+    return replace(_finding(errors, none, tuple(right), tuple(pair), "fail"), ratio=math.inf)
 
 
 def lawful(states):

@@ -16,7 +16,7 @@ from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Cell, Report, gradients, reference, strategies, verify
 from fdmath.verify.judge import ask, came, measured, ulps
 from fdmath.verify.mutants import backward_passes as wrong_backward
-from fdmath.verify.reference import Finding, Miss, same
+from fdmath.verify.reference import Finding, Miss, exactly, same
 from fdmath.verify.report import pasted
 from fdmath.verify.subjects import defined, own_subjects, pairwise
 
@@ -164,6 +164,19 @@ def test_nan_never_passes():
     assert same(one, one, wide).verdict == "pass"
     assert same(nan, one, (np.ones((1, 1)), np.ones(1))).verdict == "fail"
     assert reference.merged([one]).judge(nan, _budget(np.inf)).verdict == "fail"
+
+
+def test_nan_beside_nan_is_the_same_bits():
+    nan, one = np.array([[np.nan, 1.0]]), np.zeros(1)
+    assert exactly(LSEState(nan, one), LSEState(nan.copy(), one)).verdict == "pass"
+    found = exactly(LSEState(nan, one), LSEState(np.array([[np.nan, 2.0]]), one))
+    assert (found.verdict, found.ratio, found.miss.where) == ("fail", np.inf, "o[0, 1]")
+    assert exactly(LSEState(nan, one), LSEState(nan.astype(np.float32), one)).verdict == "fail"
+
+    def all_nan(o1, lse1, o2, lse2):
+        return np.full_like(o1, np.nan), lse1
+
+    assert ask(LAWS["determinism"], Subject("s", "merge", all_nan), 10).verdict == "pass"
 
 
 def _budget(size):
