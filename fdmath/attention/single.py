@@ -13,12 +13,12 @@ TILE = 128
 """Keys a tile: so small a product BLAS computes where its operands lie (see `cores.block_keys`)."""
 
 
-def single_token_output(q, k, v, scale, tile=TILE):
-    """o (B, Hq, 1, dv), attention of one query token a sequence to all its keys; None for "ask split_kv_attention".
+def single_token_attention(q, k, v, scale, tile=TILE):
+    """(o, lse), attention of one query token a sequence to all its keys; None for "ask split_kv_attention".
 
-    q (B, Hq, 1, d), k (B, Hkv, N, d), v (B, Hkv, N, dv): torch tensors, N ≥ 1. The numbers of split_kv_attention with
-    this tile, kind=AccState, order=flat, bit for bit where 1024 / (Hq/Hkv) ≥ tile. None where the tensors are not
-    float32 on a CPU, where torch follows a derivative, and where a tile's largest score is not finite.
+    q (B, Hq, 1, d), k (B, Hkv, N, d), v (B, Hkv, N, dv): torch tensors, N ≥ 1; o (B, Hq, 1, dv), lse (B, Hq, 1). The
+    sums of split_kv_attention with this tile, kind=AccState, order=flat, within the same budget. None where the tensors
+    are not float32 on a CPU, where torch follows a derivative, and where a tile's largest score is not finite.
     """
     arrays = [backends.in_memory(x) if backends.float_name(x) == "float32" else None for x in (q, k, v)]
     if q.shape[2] != 1 or any(x is None for x in arrays):
@@ -28,13 +28,14 @@ def single_token_output(q, k, v, scale, tile=TILE):
     rows = (rows.reshape(batch, k.shape[1], heads // k.shape[1], dim) * scale)[:, :, None]
     with backends.quiet():
         m, l, acc = (np.concatenate(x, axis=2) for x in zip(*_states(rows, k, v, tile), strict=True))
-        top = m.max(axis=2)
         if not np.isfinite(m).all():
             return None
+        top = m.max(axis=2)
         weight = np.exp(m - top[:, :, None])  # `flat`, of triples
-        acc = (weight[..., None] * acc).sum(axis=2)
-        o = acc / (weight * l).sum(axis=2)[..., None]
-    return backends.from_memory(o.reshape(batch, heads, 1, -1), q)
+        total = (weight * l).sum(axis=2)
+        o = (weight[..., None] * acc).sum(axis=2) / total[..., None]
+        lse = top + np.log(total)
+    return tuple(backends.from_memory(x, q) for x in (o.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)))
 
 
 def _states(rows, k, v, tile):

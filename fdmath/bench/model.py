@@ -6,7 +6,6 @@ needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. T
 """
 
 import argparse
-import itertools
 import statistics
 import sys
 import time
@@ -94,6 +93,7 @@ def _clocks():
 def _register_timed(name, spent):
     """Nothing; "timed_" + name is the attention of that name, which adds its seconds to `spent`."""
     own = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS[name]
+    mask = transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[name]
 
     def timed(*arguments, **options):
         start = _clocks()
@@ -102,7 +102,7 @@ def _register_timed(name, spent):
         return result
 
     transformers.AttentionInterface.register(f"timed_{name}", timed)
-    transformers.AttentionMaskInterface.register(f"timed_{name}", transformers.masking_utils.ALL_MASK_ATTENTION_FUNCTIONS[name])
+    transformers.AttentionMaskInterface.register(f"timed_{name}", mask)
 
 
 def _filled(model, context):

@@ -79,7 +79,7 @@ def compare(model, prompt, tokens, *, names=(REFERENCE, PEER, OURS), forced=None
     """
     before = model.config._attn_implementation
     caches = {name: transformers.DynamicCache(config=model.config) for name in names}
-    following = {name: prompt for name in names}
+    following = dict.fromkeys(names, prompt)
     found = Comparison(prompt.shape[1], forced is not None, {name: Stream(name) for name in names})
     try:
         for step in tqdm(range(tokens), unit="token", disable=None if progress else True, leave=False):
@@ -132,8 +132,9 @@ def _judge(found, step, logits):
 
 def _difference(found, step, stream, reference, got, right):
     a, b = reference.tokens[-1], stream.tokens[-1]
-    pairs = (tuple(float(x[i]) for i in (a, b)) for x in (right, got))
-    return Difference(step, found.context + step, a, b, *pairs, margin=float(right[a] - right[b]))
+    of_reference, of_other = (tuple(float(x[i]) for i in (a, b)) for x in (right, got))
+    margin = of_reference[0] - of_reference[1]
+    return Difference(step, found.context + step, a, b, of_reference, of_other, margin)
 
 
 def times(found, parts=RANGES):

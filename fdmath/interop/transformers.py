@@ -19,7 +19,7 @@ from fdmath.algebra.merge import check_order, flat
 from fdmath.algebra.state import LSEState, check_kind
 from fdmath.attention.decode import check_cut, choose_backend, split_kv_attention
 from fdmath.attention.flash import flash_attention
-from fdmath.attention.single import single_token_output
+from fdmath.attention.single import single_token_attention
 
 FEW_QUERIES = 16
 """Most query tokens a sequence that split-KV takes; more are a prompt."""
@@ -44,7 +44,7 @@ def register(tile=None, num_splits=None, kind=None, order=None, backend="auto", 
 
     tile, num_splits, kind, order, backend: of `split_kv_attention`, for at most FEW_QUERIES query tokens a sequence;
     a longer prompt goes to `flash_attention` on the same backend. Where none of the first four is given, a single token
-    in float32 on a CPU goes to `single_token_output`, which is quicker: triples, in tiles of 128 keys. Registering a name again replaces it for models that
+    in float32 on a CPU goes to `single_token_attention`, which is quicker: triples, in tiles of 128 keys. Registering a name again replaces it for models that
     have it. Raises TypeError, ValueError as `split_kv_attention` does for these arguments.
     """
     check_cut(tile, num_splits)
@@ -83,9 +83,9 @@ def attention_forward(module, query, key, value, attention_mask, *, options, sca
 def _attend(query, key, value, *, options, **how):
     """o (B, Hq, Nq, dv) of one call: split-KV for few queries, FlashAttention-2 for more."""
     if query.shape[-2] == 1 and "mask" not in how and options == {"backend": "auto"}:
-        o = single_token_output(query, key, value, how["scale"])
-        if o is not None:
-            return o
+        state = single_token_attention(query, key, value, how["scale"])
+        if state is not None:
+            return state[0]
     if query.shape[-2] <= FEW_QUERIES:
         return split_kv_attention(query, key, value, **options, **how).o
     return flash_attention(query, key, value, backend=options["backend"], **how).o

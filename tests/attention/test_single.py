@@ -1,0 +1,53 @@
+"""One query token on a CPU: within the budget of its tiles, or no answer."""
+
+import pytest
+
+pytest.importorskip("torch", reason="it reads torch tensors")
+
+import numpy as np
+import torch
+
+from fdmath import AccState, LSEState
+from fdmath.attention.decode import key_ranges
+from fdmath.attention.single import TILE, single_token_attention
+from tests.algebra.judgement import judge
+from tests.algebra.libraries import Library
+from tests.attention.calls import random_call
+
+CALLS = {
+    "one short tile": random_call(70, (9, 3), 1, 50, 16, batch=(1,)),
+    "whole tiles": random_call(71, (4, 4), 1, 2 * TILE, 8, batch=(1,)),
+    "a short one last": random_call(72, (8, 2), 1, 3 * TILE + 44, 16, 8, batch=(2,)),
+    "one key": random_call(73, (2, 1), 1, 1, 4, batch=(3,)),
+}
+
+
+def tensors(call):
+    return call.arrays(Library("torch"), "float32")
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("tile", [TILE, 32])
+def test_it_lies_within_the_budget_of_its_tiles(call, tile):
+    state = LSEState(*single_token_attention(*tensors(call), call.factor(), tile))
+    ranges = tuple(key_ranges(call.k.shape[-2], tile))
+    judge(call.certified(), state, call.budget("float32", ranges, AccState))
+
+
+def test_keys_of_another_stride_are_read_where_they_lie():
+    q, k, v = tensors(CALLS["a short one last"])
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
+    assert not strided[0].is_contiguous()
+    for x, y in zip(single_token_attention(q, *strided, 0.3), single_token_attention(q, k, v, 0.3), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_what_it_does_not_do_has_no_answer():
+    q, k, v = tensors(CALLS["one short tile"])
+    assert single_token_attention(q.repeat(1, 1, 2, 1), k, v, 0.3) is None
+    assert single_token_attention(q.double(), k.double(), v.double(), 0.3) is None
+    assert single_token_attention(q.requires_grad_(), k, v, 0.3) is None
+    with torch.no_grad():
+        assert single_token_attention(q, k, v, 0.3) is not None
+    k[0, 1, 3] = np.nan
+    assert single_token_attention(q.detach(), k, v, 0.3) is None
