@@ -1,4 +1,5 @@
 # A convenience for shells that have make: each target is one line that README.md shows without it.
+#   make                         what there is
 #   make lab                     the notebooks in JupyterLab (installs what 00 to 06 need: no torch)
 #   make lab EXTRAS=all          the same with everything installed
 #   make lab ARGS=--no-browser   words after ARGS= go to the command
@@ -13,7 +14,29 @@ endif
 # An environment with everything serves the notebooks too.
 INSTALLED := $(or $(wildcard .venv/installed-all),.venv/installed-$(EXTRAS))
 
-.PHONY: lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation lint doctor
+define HELP
+make lab             the notebooks in JupyterLab; installs what 00 to 06 need (EXTRAS=all: everything)
+make notebooks       execute every notebook and store its outputs
+make student         copies of the notebooks without the answers
+make test            every phase of the tests
+make test-portable   unit tests, laws and notebooks as on older processors
+make test-kernels    the Triton kernels, with more cases
+make verify          every law of merging, for every implementation here
+make laws-thorough   the same with many more cases
+make mutants         wrong implementations, each to die by the law named for it
+make mutation        small changes of the code, each to be noticed by a test
+make lint            style, imports, tolerances, notebook rules
+make doctor          versions, and which backends work here
+
+All but lab, student and doctor install everything first (gigabytes where torch comes with CUDA).
+Your own function with NumPy alone:  python -m pip install ".[verify,oracle]"
+                                     fdmath verify package.module:function
+Words after ARGS= go to the command: make verify ARGS="--only shift"
+endef
+
+.PHONY: help lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation lint doctor
+help:
+	$(info $(HELP))@:
 lab: $(INSTALLED)
 	$(PY) -m fdmath lab $(ARGS)
 test: .venv/installed-all
@@ -45,3 +68,5 @@ doctor: $(INSTALLED)
 	$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 .venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
+.DEFAULT:
+	$(error no target $@; make help lists them)

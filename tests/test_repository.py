@@ -118,7 +118,9 @@ def test_package_data_is_found():
 def test_every_make_target_is_one_line_that_readme_shows(root):
     makefile = (root / "Makefile").read_text(encoding="utf-8")
     readme = (root / "README.md").read_text(encoding="utf-8")
-    targets = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    helped, *targets = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    assert helped == "help" and makefile.index("\nhelp:") < min(makefile.index(f"\n{t}:") for t in targets)  # `make`
+    assert set(re.findall(r"^make ([a-z-]+)  ", makefile, re.MULTILINE)) == set(targets)
     for target in targets:
         [recipe] = re.findall(rf"^{target}:.*\n\t(.+)\n(?!\t)", makefile, re.MULTILINE)
         line = recipe.replace("$(PY)", "python").replace(" $(ARGS)", "")

@@ -21,8 +21,9 @@ def parser():
                     "and die by the law named for it, every law must kill one, and all that is right must pass.",
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog="exit code: 0 so, 1 not so, 2 could not run")
     p.add_argument("--quick", action="store_true",
-                   help=f"instead: are at least {ENOUGH:.0%}% of them killed with the cases that `fdmath verify` asks by default?")
-    p.add_argument("--only", metavar="TEXT", default="", help="only mutants whose fault or name contains this text (docs/faults.md lists the faults)")
+                   help=f"instead: do the cases that `fdmath verify` asks by default kill at least {ENOUGH:.0%}%?")
+    p.add_argument("--only", metavar="TEXT", default="",
+                   help="only mutants whose fault or name contains this text (docs/faults.md lists the faults)")
     p.add_argument("--cases", type=int, default=CASES, help=f"small inputs a cell (default: {CASES})")
     p.add_argument("--seed", type=int, default=0, help="another seed draws other inputs (default: 0)")
     p.add_argument("--json", metavar="FILE", help="write the matrix as JSON too")

@@ -106,13 +106,15 @@ def jobs(names, portable, thorough=False):
 
 def main(argv=None):
     """The exit code of `fdmath test`: 0 if every phase passed, else 1."""
-    parser = argparse.ArgumentParser(prog="fdmath test", description="Run the phases of the tests; all are tried.")
+    parser = argparse.ArgumentParser(
+        prog="fdmath test", allow_abbrev=False, description="Run the phases of the tests; all are tried.")
     parser.add_argument("phases", nargs="*", metavar="PHASE", help=f"only these, of: {', '.join(COMMANDS)}")
     parser.add_argument("--portable", action="store_true", help="as older processors compute (no lint, kernels, gloo)")
     parser.add_argument("--thorough", action="store_true", help="ask the kernels' laws with 50 cases a cell, not 10")
     options = parser.parse_args(argv)
     if unknown := set(options.phases) - set(COMMANDS):
         parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
+    repository()  # an installed copy is told so before any phase
     names = options.phases or [name for name in COMMANDS if not (options.portable and name in NOT_PORTABLE)]
     results = [run_phase(*job) for job in jobs(names, options.portable, options.thorough)]
     print(table(results))

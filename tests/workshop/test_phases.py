@@ -2,6 +2,7 @@
 
 import pytest
 
+from fdmath import workshop
 from fdmath.workshop import phases
 from fdmath.workshop.processor import vector_units
 
@@ -39,6 +40,20 @@ def test_an_unknown_phase_is_code_2(monkeypatch, capfd):
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, {"unit": PASSES}, "untit")
     assert ended.value.code == 2
+
+
+def test_a_shortened_option_is_code_2_and_runs_nothing(monkeypatch, capfd):
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, {"unit": PASSES}, "--portabl")
+    assert ended.value.code == 2 and "--- unit" not in capfd.readouterr().out
+
+
+def test_an_installed_copy_is_told_so_before_any_phase(monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(workshop, "__file__", str(tmp_path / "site-packages" / "fdmath" / "workshop" / "__init__.py"))
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, {"unit": PASSES})
+    said = capfd.readouterr()
+    assert ended.value.code == 2 and "needs a clone" in said.err and "--- unit" not in said.out
 
 
 def test_a_worker_has_one_thread(monkeypatch, capfd):
