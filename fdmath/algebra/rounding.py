@@ -314,15 +314,12 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
         return Budget(np.zeros((*shape, v.shape[-1])), np.zeros(shape))
     seen = np.any(scores > -np.inf, axis=-2)
     v = np.where(seen[..., None], v, 0.0)
-    with backends.quiet():
-        m = np.max(scores, axis=-1, keepdims=True)
-        level = np.where(np.isinf(m), 0.0, m)
+    with backends.quiet():  # a row without keys is NaN until the last line
+        level = np.max(scores, axis=-1, keepdims=True)
         p = np.exp(scores - level)
         total = np.sum(p, axis=-1, keepdims=True)
-        divisor = np.where(total == 0, 1.0, total)
-        p = p / divisor
-        distance = np.where(p > 0, level - scores, 0.0)
-        drift = np.where(p > 0, np.broadcast_to(errors, p.shape) + fmt.u * (distance + fmt.kappa), 0.0)
+        p = p / total
+        drift = np.where(p > 0, np.broadcast_to(errors, p.shape) + fmt.u * (level - scores + fmt.kappa), 0.0)
         exponent, least = np.expm1(drift), np.sum(p * np.exp(-drift), axis=-1)
         o = p @ v
         columns = [np.abs(v[..., None, :, c] - o[..., c:c + 1]) for c in range(v.shape[-1])]
@@ -337,9 +334,9 @@ def block_budget(scores, v, fmt, errors=0.0, pair=True, p_dtype=None):
     lse_bound = np.sum(p * exponent, axis=-1) + (keys * fmt.u) + 2 * rounded
     lse_bound = lse_bound + (keys + 2) * fmt.tiny * 2 * fmt.kappa
     if pair:
-        log_l = np.log(divisor[..., 0])
+        log_l = np.log(total[..., 0])
         lse_bound = lse_bound + fmt.u * (fmt.kappa * log_l + np.abs(level[..., 0] + log_l))
-    empty = total[..., 0] == 0
+    empty = level[..., 0] == -np.inf
     return Budget(np.where(empty[..., None], 0.0, o_bound), np.where(empty, 0.0, lse_bound))
 
 

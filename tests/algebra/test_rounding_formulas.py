@@ -284,7 +284,9 @@ def test_a_block(fmt, pair, p_dtype):
     rng = np.random.default_rng(6)
     scores, v, errors = 2 * rng.standard_normal((3, 5)) - 2, rng.uniform(-1, 1, (5, 2)), rng.random((3, 5)) / 16
     scores[1, 2] = -np.inf  # a key that one row does not see
-    bound = block_budget(scores, v, fmt, errors, pair, p_dtype)
+    batches = [np.stack([np.zeros(x.shape), x]) for x in (scores, v, errors)]
+    batch = block_budget(*batches[:2], fmt, batches[2], pair, p_dtype)
+    bound = Budget(batch.o[1], batch.lse[1])
     rounded = mpf(unit_roundoff(p_dtype)) if p_dtype else mpf(0)
 
     def formula(i, c):
@@ -314,8 +316,13 @@ def test_a_block_without_a_seen_key_has_no_budget_and_hidden_values_cost_nothing
     bound, lone = block_budget(scores, v, COARSE[0]), block_budget(scores[:1, :1], v[:1], COARSE[0])
     assert bound.o[1] == 0 and bound.lse[1] == 0
     assert 0 < bound.o[0] <= 2 * lone.o[0]  # one key more in the sums, whatever it holds
-    nothing = block_budget(np.zeros((2, 0)), np.zeros((0, 3)), COARSE[0])
-    assert nothing.o.shape == (2, 3) and nothing.lse.shape == (2,) and not nothing.o.any() and not nothing.lse.any()
+    beside = [block_budget(scores, np.array([[0.125], [x]]), COARSE[0]) for x in (1e9, 0.0)]
+    assert all(np.array_equal(x, y) for x, y in zip(*beside, strict=True))
+    nothing = block_budget(np.zeros((4, 2, 0)), np.zeros((4, 0, 3)), COARSE[0])
+    assert nothing.o.shape == (4, 2, 3) and not nothing.o.any()
+    assert nothing.lse.shape == (4, 2) and not nothing.lse.any()
+    told = block_budget(scores, v, COARSE[0], 0.0, True, None)
+    assert all(np.array_equal(x, y) for x, y in zip(bound, told, strict=True))
     assert block_budget(scores[:1], np.zeros((2, 0)), COARSE[0]).o.shape == (1, 0)
 
 
