@@ -344,9 +344,8 @@ def finish_budget(state, budget, fmt, out_fmt, pair=True):
     """The Budget of a finished call: converting the state to a pair, then rounding o to the output format."""
     o, lse = in_float64(state).to(LSEState)
     empty = np.isinf(lse)
-    level = np.where(empty, 0.0, lse)
-    m = level if pair else np.where(empty, 0.0, in_float64(state).m)
-    convert = 0.0 if pair else fmt.u * (fmt.kappa * np.abs(level - m) + np.abs(level))
+    with backends.quiet():  # a row without keys is NaN until the last line
+        convert = 0.0 if pair else fmt.u * (fmt.kappa * np.abs(lse - in_float64(state).m) + np.abs(lse))
     o_bound = budget.o + (0.0 if pair else fmt.u * np.abs(o))
     rounded = out_fmt.u * (np.abs(o) + o_bound) + out_fmt.tiny if out_fmt != fmt else 0.0
     return Budget(np.where(empty[..., None], 0.0, o_bound + rounded), np.where(empty, 0.0, budget.lse + convert))

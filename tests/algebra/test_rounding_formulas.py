@@ -339,7 +339,10 @@ def test_a_finished_call(kind, pair, out):
         eta = row.eta + (0 if pair else u * (kappa * abs(row.S - row.m) + abs(row.S)))
         return eps + (mpf(out.u) * (abs(row.o) + eps) + mpf(out.tiny) if out != fmt else 0), eta
 
-    assert is_budget(finish_budget(state, budget, fmt, out, pair=pair), formula)
+    bound = finish_budget(state, budget, fmt, out, pair=pair)
+    assert is_budget(bound, formula)
+    untold = finish_budget(state, budget, fmt, out)
+    assert all(np.array_equal(x, y) for x, y in zip(bound, untold, strict=True)) is pair
 
 
 def test_an_empty_row_of_a_finished_call_has_no_budget():
