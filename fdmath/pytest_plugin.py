@@ -1,6 +1,6 @@
 """The laws as tests of somebody's own suite: one line, and pytest runs a test for each law, whose name is the id.
 
-    test_laws = fdmath.pytest_plugin.laws_of(my_merge)
+    test_laws = laws_of(my_merge)  # from fdmath.pytest_plugin import laws_of
 
 pytest loads this module in every run where fdmath is installed, so that its options are there; it imports nothing heavy
 until `laws_of` is called.
@@ -24,7 +24,8 @@ def laws_of(subject, role="merge", laws=None, **declared):
 
     subject: a Subject, or a function of the role whose declarations follow; whether that takes torch, works in place or
     returns no lse is found by calling it, where it is not declared. The tests run in pytest's process. Raises TypeError
-    for neither, ValueError for a name that is no law or a declaration that is none.
+    for neither, and for a word that is no declaration of a Subject; ValueError for a name that is no law, or a value
+    that no declaration has.
     """
     pytest, judge = (importlib.import_module(name) for name in ("pytest", "fdmath.verify.judge"))
     subject = _subject(subject, role, declared)
@@ -62,11 +63,13 @@ def _subject(subject, role, declared):
         if declared:
             raise TypeError(f"a Subject has its declarations; got {', '.join(declared)} besides")
         return subject
+    known = [field.name for field in dataclasses.fields(verify.Subject)][3:]  # after name, role and fn
+    if unknown := ", ".join(sorted(set(declared) - set(known))):
+        raise TypeError(f"{unknown} is no declaration; there are {', '.join(known)} (and role=, laws=)")
     name = getattr(subject, "__name__", type(subject).__name__)
     made = verify.Subject(name, role, subject, **declared)
     found, _ = importlib.import_module("fdmath.verify.apart").suited(made, tuple(declared))
     return dataclasses.replace(made, **found)
-
 
 
 __all__ = ["broken", "laws_of"]

@@ -61,6 +61,8 @@ def test_what_cannot_be_asked_is_refused_by_name():
         laws_of(right, laws=["assoc"])
     with pytest.raises(TypeError, match="a Subject has its declarations; got log_base besides"):
         laws_of(Subject("s", "merge", right), log_base=2)
+    with pytest.raises(TypeError, match="^log_bas, only is no declaration; there are backward, .*log_base, .*laws="):
+        laws_of(right, only=["shift"], log_bas=2)
     with pytest.raises(ValueError, match="role must be one of"):
         laws_of(right, role="fold")
 
