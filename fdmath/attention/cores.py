@@ -97,7 +97,7 @@ def states_in_place(call, ranges):
 
 
 def _heads_together(call, piece):
-    """The indices (…, slice of KV heads) that each name the heads of one step, alone where rows hide or convert keys."""
+    """The indices (…, slice of KV heads) of the heads of each step; one head where keys are hidden or converted."""
     *batch, heads = call.k.shape[:-2] or (1,)
     alone = call.causal or call.mask is not None or backends.float_name(call.k) != call.work
     size = 1 if alone else max(1, TOGETHER // max(1, call.q.shape[-2] * piece.count * piece.length))

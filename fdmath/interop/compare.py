@@ -161,8 +161,9 @@ def text_of(found, decode):
         lines.append(f"  {stream.name}: {verdict} as {reference.name}; largest |Δlogit| {stream.largest:.2e}"
                      f" over {stream.compared} steps".replace("differ as", "differ from"))
         lines += [_sentence(one, reference.name, stream.name, decode) for one in stream.differences[:5]]
-    lines += [f"  ms a token at context {a} to {b}: " + ", ".join(f"{name} {s * 1e3:.1f}" for name, s in seconds.items())
-              for a, b, seconds in times(found)]
+    for a, b, seconds in times(found):
+        each = ", ".join(f"{name} {one * 1e3:.1f}" for name, one in seconds.items())
+        lines.append(f"  ms a token at context {a} to {b}: {each}")
     return "\n".join(lines)
 
 

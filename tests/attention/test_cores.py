@@ -252,3 +252,14 @@ def test_a_call_while_python_ends_is_answered():
     variables = {**os.environ, "OMP_NUM_THREADS": "2"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
     assert done.stdout.strip() == "16.0", done.stderr
+
+
+def test_heads_taken_together_have_the_bits_of_heads_alone(monkeypatch):
+    arrays = random_call(39, (12, 4), 1, 700, 16, 8, batch=(2,)).arrays(Library("numpy"), "float32")
+    call, ranges = prepare(*arrays), key_ranges(700, tile=90)
+    piece = pieces(ranges, cores.PIECE)[0]
+    assert cores._heads_together(call, piece)[0] == (0, slice(0, 4))
+    together = states_in_place(call, ranges)
+    monkeypatch.setattr(cores, "TOGETHER", 0)
+    assert cores._heads_together(call, piece)[0] == (0, slice(0, 1))
+    assert same_state(together, states_in_place(call, ranges))
