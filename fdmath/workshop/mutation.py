@@ -39,6 +39,9 @@ class Package(NamedTuple):
     count: int | None
 
 
+ELSEWHERE = {"fdmath/algebra/printed.py": ["tests/bench/test_atomics.py"]}
+"""Tests of a module that are not in its folder, because what they need is not there either."""
+
 PACKAGES = (Package("algebra", 0.95, None), Package("attention", 0.90, 400))
 
 
@@ -51,11 +54,13 @@ def plan(root, package):
 
 
 def tests_of(root, module):
-    """The test files that judge a module (paths as text): those named after it, then the others of its folder."""
+    """The test files that judge a module (paths as text): those named after it, ELSEWHERE, the others of its folder."""
     _, folder, name = module.split("/")
     stem = name.removesuffix(".py")
     files = [path.relative_to(root).as_posix() for path in sorted((root / "tests" / folder).glob("test_*.py"))]
-    return sorted(files, key=lambda file: (f"test_{stem}" not in file, stem not in file, file.count("_"), file))
+    files.sort(key=lambda file: (f"test_{stem}" not in file, stem not in file, file.count("_"), file))
+    own = sum(f"test_{stem}" in file for file in files)
+    return [*files[:own], *ELSEWHERE.get(module, ()), *files[own:]]
 
 
 class Worker:

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from fdmath import LSEState, MLOState, flat_printed, identity, merge_all
+from fdmath import LSEState, MLOState, flat, flat_printed, identity, merge_all
 from fdmath.algebra.printed import (
     flat_as_printed_A_2_2_2,
     flat_as_printed_A_2_3_4,
     merge_as_printed_A_2_3_5,
     merge_as_printed_A_3_2_1,
 )
-from fdmath.algebra.rounding import chain_budget, format_of
-from tests.algebra.judgement import certified, judge
+from fdmath.algebra.rounding import chain_budget, fold_budget, format_of
+from tests.algebra.judgement import certified, finished, judge
 from tests.algebra.libraries import dtype_name, holds, same_state, values
 from tests.algebra.states import random_state
 
@@ -75,6 +75,14 @@ def test_the_flat_triple_formula_has_no_guard(lib):
     assert all(map(holds, flat_as_printed_A_2_2_2(ms, ls, os), (0.0, 4.0, [3.5])))
     os, ms, ls = columns(lib, (0.0, -INF, 0.0), (0.0, -INF, 0.0))
     assert all(map(holds, flat_as_printed_A_2_2_2(ms, ls, os), (-INF, NAN, [NAN])))
+
+
+@pytest.mark.parametrize("level", [0.0, 1000.0])
+def test_the_flat_triple_formula_is_right_row_by_row_at_any_level(lib, level):
+    parts = [random_state(lib, MLOState, np.random.default_rng(seed), (50, 2), level) for seed in (3, 4, 5)]
+    ms, ls, os = (lib.array(np.stack([values(x) for x in column])) for column in zip(*parts, strict=True))
+    merged = MLOState(*flat_as_printed_A_2_2_2(ms, ls, os))
+    judge(certified(parts), *finished(merged, fold_budget(parts, flat, format_of("float32"))))
 
 
 def test_the_flat_pair_formula_is_nan_when_it_starts_with_nothing(lib):

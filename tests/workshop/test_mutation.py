@@ -97,6 +97,7 @@ def test_the_tests_of_a_module_come_first(root):
     files = mutation.tests_of(root, "fdmath/algebra/merge.py")
     assert files[:2] == ["tests/algebra/test_merge.py", "tests/algebra/test_merge_gradients.py"]
     assert {path.name for path in (root / "tests/algebra").glob("test_*.py")} == {f.split("/")[-1] for f in files}
+    assert "tests/bench/test_atomics.py" in mutation.tests_of(root, "fdmath/algebra/printed.py")[:2]
 
 
 # What is kept
