@@ -17,7 +17,8 @@ WORK = Work(q_heads=2, kv_heads=1, dim=2, keys=64, rows=8, heads=1, head_dim=1)
 def times(latency=1.0, bandwidth=2.0**20, hidden=0.0):
     """The times of one rank and two, in powers of two: start 2 s, read 1 kB/s, 64 FLOP/s, `hidden` of a message."""
     share = WORK.share_bytes(2)
-    messages = {f"message, {count}": ([99.0, latency + count / bandwidth], count, 0) for count in (*MESSAGES[1:], share)}
+    messages = {f"message, {count}": ([99.0, latency + count / bandwidth], count, 0)
+                for count in (*MESSAGES[1:], share)}
     messages[f"message, {MESSAGES[0]}"] = ([latency], 64, 0)
     block, transfer = 2 + share / 1024, latency + share / bandwidth
     two = {"ring, one query": ([2 * block + transfer - hidden * min(block, transfer)], share, 0)}
