@@ -18,7 +18,7 @@ KILLED, SURVIVED, TIMEOUT, ERROR = "killed", "survived", "timeout", "error"
 
 
 class Verdict(NamedTuple):
-    """killed, survived, timeout (killed by the clock) or error; by: the test file that killed; change: what did not die."""
+    """killed, survived, timeout (killed by the clock) or error; by: the killing test file; change: what did not die."""
 
     verdict: str
     by: str
