@@ -181,6 +181,8 @@ def work(run, todo, workers, minutes):
             bar.update()
             if bar.n % SAVE_EVERY == 0:
                 run.save()
+    except KeyboardInterrupt:
+        print("stopped; the next run goes on from here", file=sys.stderr)
     finally:
         bar.close()
         run.save()
