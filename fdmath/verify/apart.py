@@ -51,7 +51,7 @@ def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SEC
                 progress(law, subject)
             cells[law.name] = _asked(worker, law, subject, trouble, cases, seed)
         try:
-            cells = worker.run("fdmath.verify.explain:explained", cells, seed)
+            cells = worker.run("fdmath.verify.explain:explained", cells, seed, cases)
         except Trouble as error:  # what breaks a law may hang or die under another declaration
             notes.append(f"not explained: {error}")
     return Report(chosen, [subject], {(law, subject.name): cell for law, cell in cells.items()}, replay=replay,

@@ -1,7 +1,8 @@
 """What would explain a broken law: a convention that was not declared, a coarser format, a kind of fault that is known.
 
-Nothing here is a verdict. A declaration explains a law if the law holds under it; a mutant, a right function with one
-known fault, explains a subject if the two give the same results.
+Nothing here is a verdict. A declaration explains a law if the law holds under it, on the case that broke it and on as
+many as it was asked about; a mutant, a right function with one known fault, explains a subject if the two give the same
+results.
 """
 
 import math
@@ -10,14 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.verify.judge import ask, drawn
+from fdmath.verify.judge import CASES, ask, drawn
 from fdmath.verify.laws import LAWS, MERGING
 from fdmath.verify.probe import probe
 from fdmath.verify.reference import as_pair
 from fdmath.verify.subject import CALLED, ROLES, SubjectError
-
-CASES = 25
-"""Cases on which a law is tried under another declaration; twice as many on which mutants are compared."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +57,26 @@ CONVENTIONS = [
     Declaration({"scale": 1.0}, "as if the scores were not scaled", CALLED),
     Declaration({"in_place": True}, "as if it worked in place"),
 ]
+SINGLE = Declaration({"stats_dtype": "float32"}, "as if float64 inputs were worked on in float32, alone of the formats")
+"""What most kernels do: `--dtype float32` asks them about what they are for."""
 COARSE = ("float16", "bfloat16")
 """Formats that a probe may find where a law asks for finer ones."""
 
 
-def explanations(subject, names, seed=0):
-    """By the name of each broken law, the sentences that may explain it: conventions, formats, kinds of fault.
+def explanations(subject, cells, seed=0, cases=CASES):
+    """By the name of each broken law (in `cells`, law → Cell), the sentences that may explain it.
 
-    What does not explain the first of the laws is not tried on the others.
+    Conventions, formats, kinds of fault: what does not explain the first of the laws is not tried on the others.
     """
-    first, *others = names
-    likely = [d for d in CONVENTIONS if _holds(first, d.of(subject), seed)]
+    first = next(iter(cells))
+    holds = lambda name, other: _holds(name, other, cells[name].case, seed, cases)  # noqa: E731
+    likely = [d for d in CONVENTIONS if holds(first, d.of(subject))]
+    if not likely and cells[first].dtype == "float64" and _holds(first, _single(subject), None, seed, cases):
+        likely = [d for d in [SINGLE] if holds(first, d.of(subject))]
     alike = [] if likely else suspects(subject, seed)[:MOST_ALIKE]
-    if not likely and all(s.mutant.fault in ROUNDING for s in alike):
-        likely = [d for d in rounding_found(subject) if _holds(first, d.of(subject), seed)]
-    told = {first: likely, **{name: [d for d in likely if _holds(name, d.of(subject), seed)] for name in others}}
+    if not likely and all(s.mutant.fault in ROUNDING for s in alike) and not _holds_on_small(subject, seed):
+        likely = [d for d in rounding_found(subject) if holds(first, d.of(subject))]
+    told = {name: likely if name == first else [d for d in likely if holds(name, d.of(subject))] for name in cells}
     return {name: (*map(str, found), *(s.sentence for s in alike)) for name, found in told.items()}
 
 
@@ -83,9 +86,32 @@ ROUNDING = ("B11", "B13", "D13")
 """The faults of coarse formats, beside which the declaration of one is said too."""
 
 
-def _holds(name, subject, seed):
-    """Whether a law holds for the subject on some cases; no subject breaks it."""
-    return subject is not None and ask(LAWS[name], subject, CASES, seed=seed, shrink=False).verdict == "pass"
+def _holds(name, subject, case, seed, cases):
+    """Whether a law holds for the subject on the case that broke it and on as many as were drawn; None breaks it."""
+    if subject is None or not (case is None or _passes(LAWS[name], subject, case)):
+        return False
+    return ask(LAWS[name], subject, cases, seed=seed, shrink=False).verdict == "pass"
+
+
+def _single(subject):
+    """The subject asked in float32 alone; None where that is not among its formats."""
+    return replace(subject, dtypes=("float32",)) if "float32" in subject.dtypes else None
+
+
+def _passes(law, subject, case):
+    try:
+        with backends.quiet():
+            return law.concerns(subject) and law.check(subject, case).verdict == "pass"
+    except SubjectError:
+        return False
+
+
+def _holds_on_small(subject, seed):
+    """Whether the anchor holds on small cases: a format is coarse there too, or it is not what breaks a law.
+
+    For its declaration widens the budget, and may hide anything.
+    """
+    return all(_passes(LAWS["anchor"], subject, case) for case in drawn(LAWS["anchor"], subject, CASES, seed=seed))
 
 
 def rounding_found(subject):
@@ -125,7 +151,7 @@ def suspects(subject, seed=0):
     """
     anchor = LAWS["anchor"]
     for besides, law in (False, anchor), (True, replace(anchor, strategy=LAWS["convexity"].strategy)):
-        cases = drawn(law, subject, 2 * CASES, seed=seed)
+        cases = drawn(law, subject, CASES, seed=seed)
         mine = [_found(subject, case) for case in cases]
         if not any(x and x[0] == "fail" for x in mine):
             continue
@@ -280,9 +306,12 @@ def kind_of(law, subject, cell):
     return ""
 
 
-def explained(subject, cells, seed=0):
-    """The cells, a dict law → Cell of one subject, with what would explain those that failed."""
-    broken = [name for name, cell in cells.items() if cell.verdict == "fail" and cell.grade == "budget"]
-    found = explanations(subject, broken, seed) if broken else {}
+def explained(subject, cells, seed=0, cases=CASES):
+    """The cells, a dict law → Cell of one subject, with what would explain those that failed.
+
+    cases: how many inputs each law was asked about.
+    """
+    broken = {name: cell for name, cell in cells.items() if cell.verdict == "fail" and cell.grade == "budget"}
+    found = explanations(subject, broken, seed, cases) if broken else {}
     told = {name: found[name] or tuple(filter(None, [kind_of(name, subject, cells[name])])) for name in broken}
     return {name: replace(cell, explained=told.get(name, ())) for name, cell in cells.items()}

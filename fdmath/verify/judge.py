@@ -110,7 +110,7 @@ def ask(law, subject, cases=CASES, *, seed=0, shrink=True, seconds=math.inf):
         verdict = record.hunt(cases)
     seconds = time.perf_counter() - start
     return Cell(verdict, record.grade, record.count, record.worst, seconds, record.text, record.bitwise, record.dtype,
-                record.came)
+                record.came, case=record.case)
 
 
 def drawn(law, subject, count, *, large=False, seed=0):
@@ -143,7 +143,7 @@ class _Record:
         self.seed, self.until = seed, until
         self.phases = [Phase.generate, Phase.target, *([Phase.shrink] if shrink else [])]
         self.count, self.worst, self.text, self.bitwise, self.broken = 0, 0.0, "", True, False
-        self.dtype, self.came = "", ""
+        self.dtype, self.came, self.case = "", "", None
         self.undecided = self.raised = False
 
     def hunt(self, cases):
@@ -200,7 +200,7 @@ class _Record:
 
     def _tell(self, case, finding):
         """Nothing; the record tells of this case, its format, what came and how far off that is."""
-        shown = case if finding.shown is None else finding.shown
+        shown, self.case = case if finding.shown is None else finding.shown, case
         self.dtype, self.came = case.dtype, came(finding)
         self.text = "\n".join(x for x in (str(shown), finding.detail, *measured(finding.miss, self.dtype)) if x)
 

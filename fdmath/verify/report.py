@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 
 MARKS = {"pass": "✓", "fail": "✗", "undecided": "?", "not run": "!", "n/a": "–"}
 UNSETTLED = ("fail", "undecided")
@@ -16,7 +16,8 @@ class Cell:
     grade: "bitwise", "budget" or "false" (the law is broken on purpose, and the cell passes when a
     counterexample is shown). worst_ratio: the largest error / budget seen. bitwise: it held bit for bit too.
     dtype: the format of the counterexample. came: what the wrong number was, "nan", "inf" or "number". explained: what
-    would explain it, a sentence each. printed: what the subject printed meanwhile, where that was caught.
+    would explain it, a sentence each. printed: what the subject printed meanwhile, where that was caught. case: the
+    case that broke the law, as it was asked.
     """
 
     verdict: str
@@ -30,6 +31,7 @@ class Cell:
     came: str = ""
     explained: tuple = ()
     printed: str = ""
+    case: object = field(default=None, compare=False, repr=False)
 
     @property
     def slack(self):
@@ -157,7 +159,7 @@ class Report:
 
     def to_json(self):
         """The report as a JSON text: schema, exit code, counts, what was found, contradictions, and a record a cell."""
-        rows = [{"law": law, "subject": subject, "accepted": self.accepted.get((law, subject), ""), **asdict(cell)}
+        rows = [{"law": law, "subject": subject, "accepted": self.accepted.get((law, subject), ""), **_record(cell)}
                 for (law, subject), cell in self.cells.items()]
         return json.dumps({"schema": 1, "exit_code": self.exit_code, "counts": self.counts(), "notes": self.notes,
                            "contradictions": self.contradictions, "cells": rows}, indent=1, default=str)
@@ -165,6 +167,13 @@ class Report:
     def __str__(self):
         found = [f"{name}:\n" + _indented("\n".join(lines)) for name, lines in self.notes.items() if lines]
         return "\n\n".join(part for part in (*found, self.matrix(), self.proofs(), self.failures()) if part)
+
+
+def _record(cell):
+    """The fields of a cell as a dict, without its case: that is in the counterexample, as text."""
+    fields = asdict(replace(cell, case=None))
+    del fields["case"]
+    return fields
 
 
 def _indented(text):

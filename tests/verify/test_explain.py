@@ -9,6 +9,7 @@ import pytest
 from fdmath import LSEState, Subject, merge
 from fdmath.algebra.rounding import Budget
 from fdmath.attention.decode import split_kv_attention
+from fdmath.attention.reference import attention
 from fdmath.verify import explain
 from fdmath.verify.apart import verify_apart
 from fdmath.verify.explain import FAULTS, KINDS, explained, explanations, suspects
@@ -85,11 +86,16 @@ def test_a_common_slip_is_named_with_at_most_three_keys(fn, told):
 
 
 def test_a_convention_that_was_not_declared_explains_each_law_that_it_mends():
-    found = explanations(made_of(in_base_two), ["anchor", "shift", "inputs kept"])
+    found = explanations(made_of(in_base_two), broken("anchor", "shift", "inputs kept"))
     assert all("as if every lse were in base 2 (the law holds with the declaration log_base=2)" in texts
                for texts in found.values())
     declared = Subject("s", "merge", merge_of_natural, log_base=2)
-    assert explanations(declared, ["anchor"])["anchor"][0].startswith("as if every lse were natural")
+    assert explanations(declared, broken("anchor"))["anchor"][0].startswith("as if every lse were natural")
+
+
+def broken(*laws):
+    """Failing cells of these laws that do not tell their case."""
+    return {law: Cell("fail", "budget") for law in laws}
 
 
 def merge_of_natural(o1, lse1, o2, lse2):
@@ -124,6 +130,55 @@ def test_a_wrong_split_is_not_taken_for_rounding():
     report = verify_apart(lambda: Subject("s", "decode", last_keys_dropped), ["partition independence"], 10, guard=Here)
     cell = report.cells["partition independence", "s"]
     assert cell.verdict == "fail" and cell.explained and "fault C1" in cell.explained[0]
+
+
+def all_but_the_first_key(rare):
+    """An attention that hides the first of many keys, where `rare` says so."""
+    def fn(q, k, v, causal):
+        kept = np.arange(k.shape[-2]) >= rare(k)
+        return tuple(attention(q, k, v, mask=kept, causal=causal))
+
+    return Subject("s", "attention", fn)
+
+
+def test_a_declaration_must_hold_on_the_case_that_broke_the_law_and_on_as_many():
+    def off_once(q, k, v, causal):
+        seen.append(k)
+        o, lse = attention(q, k, v, causal=causal)
+        return o + np.asarray(np.array_equal(k, rare), o.dtype), lse
+
+    seen, rare = [], None
+    subject = Subject("s", "attention", off_once)
+    ask(LAWS["anchor"], subject, shrink=False)
+    rare = seen[40]
+    cell = ask(LAWS["anchor"], subject, shrink=False)
+    assert cell.verdict == "fail" and np.array_equal(cell.case.k, rare)
+    assert explain._holds("anchor", subject, None, 0, 1) and not explain._holds("anchor", subject, cell.case, 0, 1)
+    assert not any("declaration" in text for text in explained(subject, {"anchor": cell})["anchor"].explained)
+
+
+def test_a_format_that_only_widens_a_budget_explains_nothing(monkeypatch):
+    subject = all_but_the_first_key(lambda k: k.shape[-2] > 100)
+    monkeypatch.setattr(explain, "rounding_found", lambda _: [
+        explain.Declaration({"stats_dtype": "float16"}, "as if m, l and lse were rounded to float16", fault="D13")])
+    monkeypatch.setattr(explain, "suspects", lambda *_: [])
+    cell = ask(LAWS["duplicate keys"], subject)
+    assert cell.verdict == "fail"
+    assert explain._holds("duplicate keys", explain.replace(subject, stats_dtype="float16"), cell.case, 0, 20)
+    assert explained(subject, {"duplicate keys": cell}, cases=20)["duplicate keys"].explained == ()
+
+
+def test_float64_worked_on_in_float32_is_said():
+    def in_single(o1, lse1, o2, lse2):
+        o, lse = merge(*(LSEState(*(x.astype(np.float32) for x in s)) for s in ((o1, lse1), (o2, lse2))))
+        return o.astype(o1.dtype), lse.astype(lse1.dtype)
+
+    subject = made_of(in_single)
+    cell = ask(LAWS["anchor"], subject)
+    assert (cell.verdict, cell.dtype) == ("fail", "float64")
+    told, = explained(subject, {"anchor": cell})["anchor"].explained
+    assert told.startswith("as if float64 inputs were worked on in float32, alone of the formats (the law holds with")
+    assert "stats_dtype='float32'" in told
 
 
 def test_results_agree_within_both_bounds_and_nan_with_nan():
