@@ -127,6 +127,11 @@ def test_the_layout_of_lse_with_as_many_heads_as_queries(role, layout, base):
     assert found("lse_layout", speaker(role, layout=layout, base=base), role) == layout
 
 
+def test_the_evidence_of_a_layout_is_of_the_layout_that_is_told():
+    trait = contract(speaker("decode", layout="heads_last"), "decode")["lse_layout"]
+    assert trait.value == "heads_last" and trait.evidence.endswith(", heads_last")
+
+
 def test_a_layout_in_words_and_one_that_is_none():
     def flat(q, k, v):
         o, lse = speaker("partial")(q, k, v)
@@ -136,6 +141,12 @@ def test_a_layout_in_words_and_one_that_is_none():
         o, lse = speaker("partial")(q, k, v)
         return o, lse[:, ::-1].copy()
 
+    def longer(q, k, v):
+        o, lse = speaker("partial")(q, k, v)
+        return o, lse[..., None]
+
+    trait = contract(longer, "partial")["lse_layout"]
+    assert trait.value == "heads_first, of shape (2, 4, 4, 1)" and trait.evidence.endswith("alone: reshape it so")
     assert found("lse_layout", flat, "partial") == "packed"
     assert found("lse_layout", mixed, "partial") is None
 
@@ -172,7 +183,7 @@ def test_the_alignment_of_causal(causal):
 
 
 SCALES = {"1/sqrt(d)": lambda d: d**-0.5, "1/sqrt(padded d)": lambda d: (2 ** math.ceil(math.log2(d))) ** -0.5,
-          "1/sqrt(padded d) ": lambda d: (d + 4) ** -0.5, "1/sqrt(padded d)  ": lambda d: (-(-d // 32) * 32) ** -0.5,
+          "1/sqrt(padded d) ": lambda d: (-(-d // 32) * 32) ** -0.5, "8/d": lambda d: 8 / d,
           1.0: lambda d: 1.0, 0.0625: lambda d: 0.0625, "1/d": lambda d: 1 / d,
           "1/sqrt(d) with exp2 for exp": lambda d: math.log(2) * d**-0.5}
 
@@ -184,8 +195,16 @@ def test_the_scale(role, value):
     assert trait == value.strip() if isinstance(value, str) else np.float32(trait) == np.float32(value)
 
 
-def test_a_scale_that_is_no_closed_form_is_not_told():
-    assert found("scale", speaker("partial", scale=lambda d: d**-0.7), "partial") is None
+@pytest.mark.parametrize("scale", [lambda d: d**-0.7, lambda d: (d + 20) ** -0.5, lambda d: 6.4 / d])
+def test_a_scale_that_is_no_closed_form_and_no_padding_in_use_is_not_told(scale):
+    assert found("scale", speaker("partial", scale=scale), "partial") is None
+
+
+def test_what_is_bent_before_the_product_has_no_scale_and_no_coarse_factors():
+    def fn(q, k, v):
+        return speaker("partial")(np.tanh(q), k, v)
+
+    assert found("scale", fn, "partial") is None and found("scores", fn, "partial") is None
 
 
 def test_whether_o_is_divided_by_the_sum():

@@ -96,6 +96,16 @@ def test_a_running_sum_of_few_bits_is_seen(running, tile):
     assert ("2201 equal items count as 256" in trait.evidence) == (running == "bfloat16" and tile == 1)
 
 
+@pytest.mark.parametrize("seen", [slice(-256, None), slice(128), slice(None, None, -1)])
+def test_items_that_are_not_seen_are_not_taken_for_a_sum_of_few_bits(seen):
+    def fn(scores, v):
+        return block()(scores[:, seen], v[seen])
+
+    trait = found("stats_dtype", fn, "block")
+    assert trait.value == ("float32" if seen.step else None)
+    assert ("weigh nothing" in trait.evidence) is not bool(seen.step)
+
+
 @pytest.mark.parametrize("scores", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("role", ["partial", "decode", "attention"])
 def test_the_bits_of_q_and_k_in_the_scores(role, scores):

@@ -20,10 +20,14 @@ PART = 1 / 8
 SCALES = {
     "1/sqrt(d)": lambda d: d**-0.5,
     "1/d": lambda d: 1 / d,
+    "8/d": lambda d: 8 / d,
     "1/sqrt(d) with exp2 for exp": lambda d: d**-0.5 * math.log(2),
     "1/sqrt(d) with exp2 for exp, undone": lambda d: d**-0.5 / math.log(2),
 }
 """Scales in use, right and wrong, as functions of the head dimension."""
+
+PADDINGS = (*(lambda d, m=m: -(-d // m) * m for m in (32, 64, 128)), lambda d: 1 << (d - 1).bit_length())
+"""To what head dimensions are padded: multiples, or a power of two."""
 
 CONSTANTS = (1.0, 0.125, 80**-0.5, 128**-0.5, 576**-0.5)
 
@@ -77,9 +81,8 @@ def _scale_value(found):
         return name
     if _close(first, second):
         return next((x for x in CONSTANTS if _close(first, x)), first)
-    padded = all(s <= d**-0.5 or _close(s, d**-0.5) for d, s in found.items())
-    near = all(s >= (2 * d) ** -0.5 for d, s in found.items())  # no head dimension is padded to twice itself
-    return "1/sqrt(padded d)" if padded and near else None
+    padded = any(all(_close(s, pad(d) ** -0.5) for d, s in found.items()) for pad in PADDINGS)
+    return "1/sqrt(padded d)" if padded else None
 
 
 # -- o and lse ------------------------------------------------------------------------------------------

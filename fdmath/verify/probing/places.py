@@ -32,7 +32,8 @@ def layout(caller):
         # one step of level is the least difference: half of it tells which is meant
         fitting = [name for name, at in LAYOUTS.items() if distance(at(lse, 2, 4, queries), right) <= 1 / 2]
         if fitting:
-            return [*traits, Trait("lse_layout", _by_shape(fitting[0], lse, queries), _where(lse, fitting[0], queries))]
+            value = _by_shape(fitting[0], lse, queries)
+            return [*traits, Trait("lse_layout", value, _where(lse, fitting[0], value, queries))]
     return [*traits, Trait("lse_layout", None, f"lse, of shape {lse.shape}, begins {numbers(lse.ravel()[:4])}; heads "
                                                f"first it would begin {numbers(level.ravel()[:4] + math.log(4))}")]
 
@@ -45,10 +46,13 @@ def _by_shape(name, lse, queries):
     return name if lse.shape == expected else f"{name}, of shape {lse.shape}"
 
 
-def _where(lse, name, queries):
+def _where(lse, name, value, queries):
     at = LAYOUTS[name](lse, 2, 4, queries)
     same = f"{queries} heads and {queries} queries" if queries == 4 else "4 heads and one query"
-    return f"{same}: lse, of shape {lse.shape}, has {numbers(at[0, 1, -1:])} for head 1 and the last query, {name}"
+    text = f"{same}: lse, of shape {lse.shape}, has {numbers(at[0, 1, -1:])} for head 1 and the last query"
+    if value in ("heads_first", "heads_last"):
+        return f"{text}, {value}"
+    return f"{text}; fdmath verify takes (batch, heads, queries) or (batch, queries, heads) alone: reshape it so"
 
 
 def _layout_of_o(o, queries):

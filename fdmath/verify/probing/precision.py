@@ -25,6 +25,9 @@ LEVELS = np.array([5.53, 37.13, 100.21, 900.7])
 MANY = 2201
 """Equal items: a running sum in bfloat16 stops at 256, one in float16 at 2048, and 2201 has more bits than either."""
 
+END = 64
+"""How many of them, at either end, are looked at to tell a sum of few bits from items that are not seen."""
+
 
 def to_format(x, name):
     """The numbers x rounded to a format, "tf32" among them (float32's range, eleven bits), as float64."""
@@ -129,22 +132,30 @@ def _weights_of_levels(caller, base, formats, finest):
 
 def _count(caller, base, finest):
     """(format, sentence): what MANY equal items are counted as."""
-    _, lse = caller.weigh(np.zeros((1, MANY)), np.ones((1, MANY)))
+    at = np.arange(MANY)
+    values = np.stack([at >= 0, at < END, at >= MANY - END]).astype(np.float64)
+    o, lse = caller.weigh(np.zeros((3, MANY)), values)
     count = float(np.power(float(base), lse(base) if callable(lse) else lse)[0])
     lost = abs(count / MANY - 1)
     said = f"; {MANY} equal items count as {count:.8g}"
     if lost <= ROOM / MANY:
         return finest, said
-    # float16 stops at 2048, and its spacing there is 2; that of bfloat16 is 16
-    return ("float16" if round(count) == 2**11 or lost <= 2.0**-10 else "bfloat16"), said
+    for end, weight in zip(("first", "last"), o[1:], strict=True):
+        if weight == 0:
+            return None, f"{said}, and the {end} {END} of them weigh nothing: some are not seen, as through a window"
+    if round(count) == 2**11 or lost <= 2.0**-10:  # float16 stops at 2048, and its spacing there is 2
+        return "float16", said
+    # bfloat16 stops at 256, or at twice that with two at a time, and so on; where it does not, its spacing is 16
+    return ("bfloat16" if round(count) in (2**8, 2**9, 2**10) or lost <= ROOM else None), said
 
 
 def scores(caller):
     """The format to which q and k are rounded before they are multiplied: float32, tf32 or bfloat16.
 
-    Two keys differ in the 10th bit of a coordinate, then in the 13th: their scores differ by log 3 all the same.
+    Two keys differ in the 10th bit of a coordinate, then in the 13th: their scores differ by log 3 all the same. In the
+    6th every format shows it, unless q or the scores are bent before.
     """
-    steps = 2.0 ** -np.array([9, 12, 12])
+    steps = 2.0 ** -np.array([9, 12, 5])
     q, k = np.zeros((3, 2, 1, D)), np.zeros((3, 2, 16, D))
     q[:, :, 0, 0] = (caller.rounded(np.log(3.0) / caller.scale) / steps)[:, None]
     k[..., 0] = 1
@@ -152,9 +163,10 @@ def scores(caller):
     v = np.zeros_like(k)
     v[:, :, ::2] = 1
     o, _ = caller.attend(q, k, v, plain=True)
-    got = o.reshape(3, -1)[:2, 0]
+    got = o.reshape(3, -1)[:, 0]
     share = 1 / (1 + np.exp(-caller.scale * caller.rounded(np.log(3.0) / caller.scale)))
-    right = {"float32": [share, share], "tf32": [share, 0.5], "bfloat16": [0.5, 0.5]}
-    text = (f"a key whose score is higher by log 3 through the 10th and the 13th bit of a coordinate has the weights "
-            f"{numbers(got)}; all bits would give 0.75 twice, eleven (TF32) 0.75 and 0.5, eight 0.5 twice")
+    right = {"float32": [share, share, share], "tf32": [share, 0.5, share], "bfloat16": [0.5, 0.5, share]}
+    text = (f"a key whose score is higher by log 3 through the 10th, the 13th and the 6th bit of a coordinate has the "
+            f"weights {numbers(got)}; all bits would give 0.75 thrice, eleven (TF32) 0.5 for the 13th, eight "
+            f"(bfloat16) 0.5 for the 10th too")
     return [Trait("scores", choose(got, right), text)]
