@@ -1,16 +1,22 @@
 """The judgement of a subject in a process of its own: found, probed, asked, explained; each trouble is one cell's."""
 
+import functools
+import itertools
 import math
+import operator
 from dataclasses import replace
+
+import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
-from fdmath.verify.judge import CASES, ask, cannot_run, check, laws_named
-from fdmath.verify.laws import LAWS
+from fdmath.verify.judge import CASES, ask, check, laws_named, why_not
+from fdmath.verify.laws import LAWS, MERGING
 from fdmath.verify.probe import probe
 from fdmath.verify.probing.contract import shown
 from fdmath.verify.report import Cell, Report
-from fdmath.verify.subject import SubjectError
+from fdmath.verify.strategies import plain
+from fdmath.verify.subject import CALLED, SubjectError
 from fdmath.verify.worker import PATIENCE, SECONDS, Trouble, Worker
 
 CONVENTIONS = ("log_base", "empty", "lse_layout", "causal", "heads", "scale")
@@ -20,6 +26,10 @@ in_place is not: a function that returns a state and changes its operands beside
 """
 
 HERE = "fdmath.verify.apart"
+EQUAL = ((2, 2), (4, 4), (16, 16), (64, 64), (32, 32), (128, 128))
+"""Pairs (d, dv) that a function is given which does not take d = 2 with dv = 1: kernels often need dv = d."""
+HALF = ("float16", "bfloat16")
+"""Formats that a function is given which takes none of the declared."""
 
 
 def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SECONDS, progress=None,
@@ -61,9 +71,19 @@ def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SEC
 def _taken(worker, found):
     """Lines on what was found without a probe, which is declared from now on."""
     worker.declared |= found
-    lines = [f"taken as {name}={value!r}: so called, it returns a state" for name, value in found.items()]
+    lines = [_how_taken(name, value) for name, value in found.items()]
     said = worker.printed()
     return lines + ([f"it printed: {said}"] if said else [])
+
+
+def _how_taken(name, value):
+    """What a declaration found by calling means, in a line."""
+    if name == "dims":
+        return f"taken as dv = d: asked with d = {', '.join(str(d) for d, _ in sorted(value))} alone"
+    return {"grouped": "takes no grouped heads: asked with one query head a KV head",
+            "splits": "taken without num_splits: only the keys of a call are split, or not at all",
+            "dtypes": f"dtypes taken: {', '.join(value) if name == 'dtypes' else ''}; no others are asked",
+            }.get(name, f"taken as {name}={value!r}: so called, it returns a state")
 
 
 def _probed(worker, told, subject):
@@ -72,7 +92,7 @@ def _probed(worker, told, subject):
     found = {name: value for name, value in contract.declarations().items() if name in CONVENTIONS and name not in told}
     worker.declared |= found
     wrong = [f"{t.name}={t.declared!r} is declared, but {t.evidence}" for t in contract.contradictions()]
-    return _said(contract, found, subject), wrong
+    return _said(contract, found, replace(subject, **{n: x for n, x in worker.declared.items() if n == "grouped"})), wrong
 
 
 def contract_in(worker, subject, told, dtype=None, risky=False):
@@ -90,6 +110,7 @@ def _said(contract, found, subject):
     """What the probe found, in a line; a line more for what is not as the house has it, and for what it could not tell.
     """
     unknown = [t.name for t in contract.undecided() if t.name in CONVENTIONS]
+    unknown = [name for name in unknown if name != "heads" or subject.grouped]  # without groups there is one way
     return [f"found: {', '.join(f'{name} {shown(contract[name].value)}' for name in found)}" if found else "",
             *(f"{name} {shown(value)}: {contract[name].evidence}" for name, value in found.items()
               if value != getattr(subject, name)),
@@ -124,26 +145,71 @@ def seen(subject):
 
 
 def suited(subject, told):
-    """(the declarations among library, in_place and lse with which the subject runs, "" or why it does with none)."""
-    reasons = []
+    """(the declarations with which the subject runs, "" or why it does with none, the input first).
+
+    Of the library, in_place, lse, and what it takes: formats, head dimensions, grouped heads, num_splits.
+    """
+    reasons = {}
     for found in _ways(subject, told):
-        reason = cannot_run(replace(subject, **found))
+        one = replace(subject, **found)
+        reason = why_not(one, _plain(one))
         if not reason:
-            return found, ""
-        reasons.append("".join(f"with {name}={value!r}: " for name, value in found.items()) + reason)
-    return {}, "\n".join(reasons)
+            return found if told is None else found | _taken_by(one, found, told), ""
+        reasons.setdefault(reason, "as it is" if not found else "with " + ", ".join(
+            f"{name}={value!r}" for name, value in found.items()))
+    order = sorted(reasons, key=lambda reason: "returned" not in reason and "must return" not in reason)
+    return {}, "\n".join([str(_plain(subject)), *(f"{reasons[reason]}: {reason}" for reason in order)])
 
 
 def _ways(subject, told):
-    """The declarations to try: as declared, then with torch tensors; each as it is, then in place or without lse."""
+    """The declarations to try, those that depart least from what is declared first."""
     if told is None:
         return [{}]
-    libraries = [{}]
-    if "library" not in told and backends.load("importlib.util:find_spec")("torch"):
-        libraries.append({"library": "torch"})
+    calls, merges = subject.role in CALLED, subject.role in MERGING
     other = {"in_place": True} if subject.role == "merge" else {"lse": False}
-    others = [{}, other] if subject.kind is LSEState and not other.keys() & set(told) else [{}]
-    return [library | other for library in libraries for other in others]
+    torch = "library" not in told and backends.load("importlib.util:find_spec")("torch")
+    choices = [
+        [{}, *([{"library": "torch"}] if torch else [])],
+        [{}, *([other] if subject.kind is LSEState and not other.keys() & set(told) else [])],
+        [{}, *([{"splits": False}] if subject.role == "decode" else [])],
+        [{}, *({"dims": (pair,)} for pair in EQUAL[1::2] if calls and not subject.dims)],
+        [{}, *({"dtypes": (name,)} for name in HALF if not (merges or _formats_told(told)))],
+    ]
+    ways = [functools.reduce(operator.or_, way) for way in itertools.product(*choices)]
+    return sorted(ways, key=len)
+
+
+def _taken_by(subject, found, told):
+    """What of formats, head dimensions and grouped heads a subject that runs takes: declarations, where it is not all.
+    """
+    runs = lambda **declared: not why_not(one := replace(subject, **declared), _plain(one))  # noqa: E731
+    taken = {}
+    if not _formats_told(told):
+        formats = HALF if "dtypes" in found else subject.dtypes
+        taken["dtypes"] = tuple(name for name in formats if runs(dtypes=(name,)))
+    if "dims" in found:
+        taken["dims"] = tuple(pair for pair in EQUAL if runs(dims=(pair,)))
+    if subject.role in CALLED and "grouped" not in told:
+        taken["grouped"] = not why_not(subject, _of_heads(subject, 2, 1)) or bool(
+            why_not(subject, _of_heads(subject, 2, 2)))
+    return {name: value for name, value in taken.items() if value != getattr(subject, name)}
+
+
+def _plain(subject):
+    """The plainest case of what the subject takes."""
+    case = plain(subject)
+    return case.taken_by(subject) if subject.role in CALLED else case
+
+
+def _of_heads(subject, heads, kv):
+    """The plainest call with so many query heads and KV heads."""
+    case = _plain(subject)
+    k, v = (np.repeat(x, kv, axis=1) for x in (case.k, case.v))
+    return replace(case, q=np.repeat(case.q, heads, axis=1), k=k, v=v)
+
+
+def _formats_told(told):
+    return bool({"dtypes", "dtype"} & set(told))
 
 
 def asked(subject, name, cases, seed, patience=math.inf):

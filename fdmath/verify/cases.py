@@ -224,10 +224,20 @@ class CallCase:
         """What the subject's function is called with, in its library."""
         args = [subject.send(x) for x in (self.q, self.k, self.v)]
         if subject.role == "decode":
-            args += [subject.send(self.seq_lens), self.num_splits]
+            args += [subject.send(self.seq_lens), *([self.num_splits] if subject.splits else [])]
         if subject.role == "attention":
             args.append(self.causal)
         return args
+
+    def taken_by(self, subject):
+        """The case cut to what the subject takes: its head dimensions, one query head a KV head, one split."""
+        q = self.q if subject.grouped else self.q[:, :: self.q.shape[1] // self.k.shape[1]]
+        case = replace(self, q=q, num_splits=self.num_splits if subject.splits else 1)
+        d, dv = self.q.shape[-1], self.v.shape[-1]
+        if not subject.dims or (d, dv) in subject.dims:
+            return case
+        d, dv = subject.dims[(d + dv + self.k.shape[-2]) % len(subject.dims)]
+        return replace(case, q=_with_dim(q, d), k=_with_dim(self.k, d), v=self.v[..., np.arange(dv) % self.v.shape[-1]])
 
     def adopted(self, subject, got):
         """The state that the subject's answer to this call means; SubjectError for another shape."""
@@ -392,6 +402,13 @@ class CallCase:
         if self.seq_lens is not None:
             lines += [f"seq_lens = {literal(self.seq_lens)}", f"num_splits = {self.num_splits}"]
         return "\n".join(lines + ([f"causal = {self.causal}"] if self.causal else []))
+
+
+def _with_dim(x, d):
+    """x (…, c) as (…, d): the first coordinates, zeros where there are too few, and the last one, which stays last."""
+    kept = x[..., : min(x.shape[-1], d) - 1]
+    none = np.zeros((*x.shape[:-1], d - 1 - kept.shape[-1]), x.dtype)
+    return np.concatenate([kept, none, x[..., -1:]], axis=-1)
 
 
 def _said(subject, budget):

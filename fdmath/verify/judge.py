@@ -17,7 +17,7 @@ from fdmath.verify import strategies
 from fdmath.verify.laws import LAWS
 from fdmath.verify.reference import Finding
 from fdmath.verify.report import Cell, Report
-from fdmath.verify.subject import Subject, SubjectError
+from fdmath.verify.subject import CALLED, Subject, SubjectError
 
 CASES = 50
 THEOREMS = ("T1", "T3", "T5", "T6")
@@ -69,13 +69,20 @@ def verify(subject, laws=None, cases=CASES, progress=None, *, seed=0, dtypes=Non
 def cannot_run(subject):
     """What a subject raises on the plainest input of its role; an empty text if it returns a state."""
     case = strategies.plain(subject)
+    case = case.taken_by(subject) if subject.role in CALLED else case
+    error = why_not(subject, case)
+    return error and f"{case}\n{error}"
+
+
+def why_not(subject, case):
+    """What a subject raises on a case; an empty text if it returns a state."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # one that writes what it may only read does run, and breaks the law named for that
             case.run(subject if subject.in_place else subject.watched([]))
     except SubjectError as error:
-        return f"{case}\n{error}"
+        return str(error)
     return ""
 
 
@@ -130,9 +137,12 @@ def _generate(law, subject, count, large, seed, phases, look):
     def one(case):
         look(case)
 
+    def taken(case):
+        return case.taken_by(subject) if subject.role in CALLED else case
+
     text = f"{law.name}, {subject.role}" + (f", {seed}" if seed else "")
     hypothesis.seed(zlib.crc32(text.encode()))(  # the same draws in every run
-        settings(hypothesis.given(law.strategy(subject, large=large))(one)))()
+        settings(hypothesis.given(law.strategy(subject, large=large).map(taken))(one)))()
 
 
 class _Record:

@@ -42,7 +42,7 @@ class Law:
 
     def concerns(self, subject):
         """Whether the law is about this subject."""
-        return subject.role in self.roles and self.applies(subject)
+        return subject.role in self.roles and self.applies(subject) and subject.takes(self.name)
 
     def grade_for(self, subject):
         """"bitwise", "budget" or "false", as the subject declares."""

@@ -40,7 +40,9 @@ class Subject:
 
     name, role, fn: see the module; a plain function needs no more. library: "numpy" or "torch", what fn takes; device:
     where torch has its tensors ("cpu", "cuda", …). lse: whether fn returns one; without it what only lse can show is
-    not asked. largest_dim: the most d and dv that fn takes. in_place: fn may write its operands (it is given private
+    not asked. largest_dim: the most d and dv that fn takes; dims: the pairs (d, dv) that it takes, () for any; grouped:
+    whether it takes more query heads than KV heads; splits: whether a decode takes num_splits. What it does not take
+    is not asked. in_place: fn may write its operands (it is given private
     copies, and may return None: the result is then read from the first).
     log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
@@ -78,6 +80,9 @@ class Subject:
     kind: type = LSEState
     dtypes: tuple = ("float32", "float64")
     largest_dim: int = max(WIDE)
+    dims: tuple = ()
+    grouped: bool = True
+    splits: bool = True
     false: tuple = ()
 
     def __post_init__(self):
@@ -101,11 +106,19 @@ class Subject:
                              f"got a {self.role} of {SPELT[self.kind]}")
         if not self.largest_dim >= 1:
             raise ValueError(f"largest_dim must be at least 1; got {self.largest_dim!r}")
+        if not all(d >= 2 and dv >= 1 for d, dv in self.dims):
+            raise ValueError(f"dims must be pairs (d, dv) with d at least 2; got {self.dims!r}")
         _one_of("log_base", self.log_base, (math.e, 2))
         _one_of("empty", self.empty, (-math.inf, math.inf))
         _one_of("lse_layout", self.lse_layout, ("heads_first", "heads_last"))
         _one_of("causal", self.causal, ("bottom_right", "top_left"))
         _one_of("heads", self.heads, ("interleaved", "tiled"))
+
+    def takes(self, law):
+        """Whether the law of this name asks for no more than the subject takes."""
+        left_out = {"wide heads": not self.dims, "grouped heads": self.grouped, "sum over a group": self.grouped,
+                    "partition independence": self.splits or self.role != "decode"}
+        return left_out.get(law, True)
 
     def format(self, dtype):
         """The Format that bounds the subject's work on inputs of a dtype: its statistics may be coarser."""
