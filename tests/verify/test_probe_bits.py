@@ -72,6 +72,22 @@ def test_whether_num_splits_takes_effect(splits):
     assert ("3 and 3 of 3" if splits == "used" else "0 and 0 of 3") in invariant.evidence
 
 
+@pytest.mark.parametrize("p", ["float64", "bfloat16"])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_key_that_an_uneven_split_loses_is_seen(p, lost):
+    def fn(q, k, v, seq_lens, num_splits):
+        return speaker("decode", p=p)(q, k, v, seq_lens - lost * (seq_lens % num_splits), num_splits)
+
+    trait = found("each key once", fn, "decode", by="splits")
+    assert trait.value is not bool(lost)
+    assert ("15.015 to 16.016 with 3" in trait.evidence) is ("a fault" in trait.evidence) is bool(lost)
+
+
+def test_bits_are_called_bits():
+    page = str(probe(Subject("mine", "merge", merger())))
+    assert "associative in bits" in page and "associativity" not in page
+
+
 def moved_by_mates(fn, axis=0):
     """fn whose o is rounded as if it were added to the number of rows and taken off again."""
     def call(*args):
@@ -126,7 +142,7 @@ class Workspace:
 
 
 @pytest.mark.parametrize(("fn", "role", "writes", "lies"), [
-    (merger(), "merge", False, "none"), (in_place, "merge", True, "none"), (scribbling, "partial", True, "none"),
+    (merger(), "merge", False, "none"), (in_place, "merge", True, "operand"), (scribbling, "partial", True, "none"),
     (into_an_operand, "merge", True, "operand"), (Workspace(), "partial", False, "workspace"),
     (speaker("partial"), "partial", False, "none"), (lambda o1, lse1, o2, lse2: (o1, lse2), "merge", False, "operand")])
 def test_what_is_written_and_where_results_lie(fn, role, writes, lies):
@@ -136,8 +152,10 @@ def test_what_is_written_and_where_results_lie(fn, role, writes, lies):
 
 
 def test_which_operand_is_written_is_said():
-    assert "operand 2" in found("in_place", scribbling, "partial").evidence
-    assert "operands 1, 2" in found("in_place", in_place, "merge").evidence
+    assert found("in_place", scribbling, "partial").evidence == "it changes k"
+    assert found("in_place", in_place, "merge").evidence == "it changes o1, lse1"
+    assert "returns nothing" in found("aliasing", in_place, "merge", by="in_place").evidence
+    assert found("aliasing", into_an_operand, "merge", by="in_place").evidence == "result 1 lies in o2"
 
 
 def test_one_that_may_write_need_not():

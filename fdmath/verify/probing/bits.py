@@ -1,12 +1,12 @@
-"""What holds bit for bit, and what is overwritten: order, splits, batch mates, operands, results."""
+"""What holds bit for bit, what is overwritten, and what is lost: order, splits, batch mates, operands, results."""
 
 import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.algebra.rounding import exact
-from fdmath.verify.probing.caller import D
+from fdmath.verify.probing.caller import ROOM, D, distance
 from fdmath.verify.probing.contract import Trait
-from fdmath.verify.subject import CALLED
+from fdmath.verify.subject import CALLED, SPELT
 
 ROWS = 256
 
@@ -52,15 +52,32 @@ def _decode_inputs(sequences, keys):
     return [rng.normal(size=(sequences, 2, n, D)) for n in (1, keys, keys)]
 
 
+COUNTS = (1, 3, 8)
+"""Numbers of splits that are compared: 3 does not divide the 1024 keys."""
+
+
 def splits(caller):
-    """Whether num_splits changes a bit, and so takes effect; whether the result is the same for every one."""
+    """Whether num_splits changes a bit, and so takes effect; whether the result is the same for every one, or right."""
     q, k, v = _decode_inputs(3, 1024)
-    counts = (1, 3, 8)
-    results = [[x for x in caller.attend(q, k, v, splits=n) if x is not None] for n in counts]
+    results = [[x for x in caller.attend(q, k, v, splits=n) if x is not None] for n in COUNTS]
     lost = [_differing(results[0], r) for r in results[1:]]
     text = f"{lost[0]} and {lost[1]} of 3 sequences of 1024 keys change in a bit with 3 and 8 splits in place of 1"
     return [Trait("splits", any(lost), text + ("" if any(lost) else ": num_splits has no effect that could be seen")),
-            Trait("split_invariance", not any(lost), text)]
+            Trait("split_invariance", not any(lost), text), _each_key_once(caller)]
+
+
+def _each_key_once(caller):
+    """Whether each of 1024 equal keys counts once for any number of splits: the values say in which sixteen it is."""
+    q, k = np.zeros((1, 2, 1, D)), np.zeros((1, 2, 1024, D))
+    v = np.broadcast_to(np.repeat(np.eye(D), 1024 // D, axis=0), k.shape)
+    shares = np.array([caller.attend(q, k, v, splits=n)[0][0, 0, 0] for n in COUNTS])
+    counted = 1024 * shares / shares.sum(axis=-1, keepdims=True)
+    # a key too few or too many in sixteen is 1/16 of it
+    once = distance(counted / 16, 1.0) <= ROOM
+    said = ", ".join(f"{low:.5g} to {high:.5g} with {n}" for n, low, high in
+                     zip(COUNTS, counted.min(axis=-1), counted.max(axis=-1), strict=True))
+    return Trait("each key once", once, f"of 1024 equal keys each sixteen counts as {said} splits"
+                                        + ("" if once else ": keys are lost, or counted twice, a fault"))
 
 
 def batch_invariance(caller):
@@ -88,10 +105,13 @@ def batch_invariance(caller):
 def hazards(caller):
     """Whether operands are written, and whether a result shares the memory of an operand or of the next result."""
     changed, aliased = _written_and_shared(caller)
-    writes = f"it changes {_listed('operand', changed)}" if changed else "no operand is changed by a call"
+    names = _operand_names(caller)
+    writes = f"it changes {', '.join(names[i] for i in changed)}" if changed else "no operand is changed by a call"
     traits = [Trait("in_place", bool(changed), writes)]
+    if aliased == INTO:
+        return [*traits, Trait("aliasing", "operand", "it returns nothing: its result is what it leaves in operands")]
     if aliased:
-        return [*traits, Trait("aliasing", "operand", f"result {aliased[0] + 1} lies in operand {aliased[1] + 1}")]
+        return [*traits, Trait("aliasing", "operand", f"result {aliased[0] + 1} lies in {names[aliased[1]]}")]
     overwritten = _overwritten(caller)
     text = (f"{_listed('result', overwritten)} of a call changed when another call was made" if overwritten
             else "results share no memory with operands and survive the next call")
@@ -100,6 +120,19 @@ def hazards(caller):
 
 def _listed(word, indices):
     return f"{word}{'s' if len(indices) > 1 else ''} {', '.join(str(i + 1) for i in indices)}"
+
+
+INTO = "into"
+"""Stands for a result that is nothing but what a call leaves in its operands."""
+
+
+def _operand_names(caller):
+    """The names of the arrays that are operands, in their order."""
+    role, state = caller.subject.role, SPELT[caller.subject.kind].strip("()").split(", ")
+    if role in CALLED:
+        return ["q", "k", "v", "seq_lens"]
+    two = [f"{name}{side}" for side in "12" for name in state]
+    return {"merge": two, "merge_many": state, "block": ["scores", "v"]}[role]
 
 
 def _operands(caller, sign):
@@ -118,13 +151,15 @@ def _operands(caller, sign):
 
 
 def _written_and_shared(caller):
-    """(operands that a call changes, (result, operand) of the first result that lies in an operand or None)."""
+    """(operands that a call changes, (result, operand) of the first result that lies in one, INTO or None)."""
     free = caller.writable()
     sent = [free.send(x) for x in _operands(caller, 1)]
     before = [exact(x).copy() if hasattr(x, "shape") else x for x in sent]
     got = free.call(*sent)
     changed = [i for i, (was, x) in enumerate(zip(before, sent, strict=True))
                if hasattr(x, "shape") and _differing([was[None]], [exact(x)[None]])]
+    if got is None and changed:
+        return changed, INTO
     results = [] if got is None else free.floats(got)
     shared = [(j, i) for j, y in enumerate(results) for i, x in enumerate(sent)
               if hasattr(x, "shape") and _overlap(x, y)]

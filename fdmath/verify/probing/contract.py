@@ -9,6 +9,9 @@ from fdmath._backends import FLOATS
 from fdmath.algebra.rounding import unit_roundoff
 
 UNKNOWN = "could not tell"
+CALLED_SO = {"commutativity": "commutative in bits", "associativity": "associative in bits",
+             "split_invariance": "splits alike in bits", "batch_invariance": "mates alike in bits"}
+"""How a trait about bits is headed: that a law of the same name holds within its budget is another matter."""
 COARSER = ("p_dtype", "stats_dtype")
 """Formats: a declaration is contradicted only by a coarser one, since it only ever asks for room."""
 DECLARABLE = {
@@ -100,7 +103,8 @@ class Contract:
                            "traits": rows}, indent=1)
 
     def __str__(self):
-        names, values = ([f(t) for t in self.traits] for f in (lambda t: t.name, lambda t: shown(t.value)))
+        names = [CALLED_SO.get(t.name, t.name) for t in self.traits]
+        values = [shown(t.value) for t in self.traits]
         wide, wider = (max(map(len, column), default=0) for column in (names, values))
         lines = [f"{self.subject}, {self.role}, asked in {self.dtype or 'no format'}"]
         for t, name, value in zip(self.traits, names, values, strict=True):
