@@ -175,6 +175,12 @@ def test_a_level_of_plus_infinity_is_no_state(lib, kind):
     assert holds(finished.lse, [np.nan, 0.0])
 
 
+@pytest.mark.parametrize("kind", [MLOState, AccState])
+def test_no_mass_is_the_state_of_no_keys_at_an_infinite_level_too(lib, kind):
+    nothing = kind(lib.array([np.inf]), lib.array([0.0]), lib.array([[7.0]]))
+    assert same_state(canonical(nothing), identity((1,), 1, kind, like=nothing.payload))
+
+
 def test_conversion_is_differentiable_and_an_empty_row_has_no_gradient(torch_lib):
     torch = torch_lib.module
 
