@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from fdmath.pytest_plugin import OPTIONS
 from fdmath.verify.command import main, parser
 from fdmath.verify.subject import ROLES
 
@@ -75,6 +76,6 @@ def test_an_adapter_is_ten_lines_at_most(section):
 
 
 def test_options_and_roles_of_the_text_are_those_of_the_command(section):
-    known = {option for action in parser()._actions for option in action.option_strings}
+    known = {option for action in parser()._actions for option in action.option_strings} | set(OPTIONS)
     assert set(re.findall(r"--[a-z][a-z-]*", section)) - known == set()
     assert all(f"`{role}`" in section for role in ROLES)
