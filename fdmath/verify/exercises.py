@@ -8,11 +8,14 @@ equal.
 """
 
 import argparse
+import copy
 import inspect
 import json
 import re
 import sys
 from pathlib import Path
+
+import numpy as np
 
 from fdmath import _backends as backends
 from fdmath.verify.judge import verify
@@ -36,8 +39,8 @@ def lesson(number):
 def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
-    "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing,
-    which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`, or the one whose
+    "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing and
+    writes nothing over, which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`, or the one whose
     counterexample is shortest, with that input, what the function gave and what is right. Raises ValueError for a
     notebook without an exercise.
     """
@@ -59,14 +62,18 @@ def exercise(number, fn, cases=50):
 
 
 def not_tried(fn, arguments):
-    """Why the function counts as not tried, in words; "" for one that returns something or raises anything else."""
+    """Why the function counts as not tried, in words; "" for one that returns or writes something, or raises else."""
+    before = copy.deepcopy(arguments)
     try:
         result = fn(*arguments)
     except NotImplementedError:
         return "not tried yet"
     except Exception:
         return ""
-    return "not tried yet (it returned nothing)" if result is None else "not tried yet" if result is ... else ""
+    if result is ...:
+        return "not tried yet"
+    written = any(not np.array_equal(was, now, equal_nan=True) for was, now in zip(before, arguments, strict=True))
+    return "not tried yet (it returned nothing)" if result is None and not written else ""
 
 
 def stub_cell(number):

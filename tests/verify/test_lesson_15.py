@@ -21,6 +21,10 @@ def in_new_arrays(o1, lse1, o2, lse2):
     return guarded(o1, lse1, o2, lse2, np.exp2, np.log2)
 
 
+def returning_nothing(o1, lse1, o2, lse2):
+    o1[:], lse1[:] = in_new_arrays(o1, lse1, o2, lse2)
+
+
 def in_base_e(o1, lse1, o2, lse2):
     o1[:], lse1[:] = guarded(o1, lse1, o2, lse2, np.exp, np.log)
     return o1, lse1
@@ -52,6 +56,16 @@ def test_the_stub_is_not_tried(capsys):
 def test_the_answer_is_right(capsys):
     exercise("15", lesson_15.answer, cases=10)
     assert capsys.readouterr().out.startswith("Exercise 15: right, all ")
+
+
+def test_a_result_written_in_place_need_not_be_returned(capsys):
+    exercise("15", returning_nothing, cases=10)
+    assert capsys.readouterr().out.startswith("Exercise 15: right, all ")
+
+
+def test_a_result_in_other_arrays_is_named(capsys):
+    exercise("15", in_new_arrays, cases=10)
+    assert "o1 and lse1 must be written over; they are as they were" in capsys.readouterr().out
 
 
 def test_the_answer_writes_the_arrays_that_it_is_given():

@@ -38,16 +38,24 @@ def answer(o1, lse1, o2, lse2):
 def subject(fn):
     """The Subject that a reader's function is: a merge in base 2 and in place, whose right side must stay as it was.
 
-    What it returns is not looked at: the result is read from the arrays of the left side.
+    The result is read from the arrays of the left side; one that was returned in others instead is said.
     """
     def written(o1, lse1, o2, lse2):
-        kept = o2.copy(), lse2.copy()
-        fn(o1, lse1, o2, lse2)
+        left, kept = (o1.copy(), lse1.copy()), (o2.copy(), lse2.copy())
+        returned = fn(o1, lse1, o2, lse2)
+        if returned is not None and _same(left, (o1, lse1)) and not _same(returned, (o1, lse1)):
+            raise ValueError("o1 and lse1 must be written over; they are as they were, and the result is elsewhere")
         for name, was, now in zip(("o2", "lse2"), kept, (o2, lse2), strict=True):
             if not np.array_equal(was, now, equal_nan=True):
                 raise ValueError(f"{name} must stay as it is; it was {was.tolist()} and is {now.tolist()}")
 
     return Subject(fn.__name__, "merge", written, in_place=True, log_base=2)
+
+
+def _same(arrays, others):
+    """Whether two tuples of arrays hold the same numbers, NaN equal to NaN."""
+    return len(arrays) == len(others) and all(
+        np.array_equal(x, y, equal_nan=True) for x, y in zip(arrays, others, strict=True))
 
 
 def sample():
