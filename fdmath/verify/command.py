@@ -7,6 +7,7 @@ import argparse
 import functools
 import importlib
 import importlib.util
+import itertools
 import math
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from fdmath.verify import reference
 from fdmath.verify.apart import verify_apart
 from fdmath.verify.judge import CASES, ask, laws_named, verify
 from fdmath.verify.laws import LAWS
+from fdmath.verify.progress import Bar
 from fdmath.verify.report import Report
 from fdmath.verify.subject import ROLES, Subject
 from fdmath.verify.subjects import all_subjects
@@ -48,16 +50,34 @@ def parser():
     add_declarations(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
     p.add_argument("--only", "--laws", dest="laws", metavar="LAWS", help="only these laws, with commas")
-    p.add_argument("--cases", type=int, help=f"inputs a law (default: {CASES})")
+    p.add_argument("--cases", type=_positive(int), help=f"inputs a law (default: {CASES})")
     p.add_argument("--thorough", action="store_true", help=f"{THOROUGH} inputs a law")
     p.add_argument("--seed", type=int, default=0, help="other inputs (default: 0, the same in every run)")
-    p.add_argument("--limit", type=float, metavar="SECONDS",
+    p.add_argument("--limit", type=_positive(float), metavar="SECONDS",
                    help=f"the time for a law of a target (default: {SECONDS:g}, more with more cases)")
     p.add_argument("--in-process", action="store_true", help="judge a target in this process, for a debugger; no limit")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for fdmath's own matrix")
     p.add_argument("--json", metavar="FILE", help="write the report as JSON too")
     p.add_argument("--installed", action="store_true", help="judge what is installed of other packages")
     return p
+
+
+def _positive(kind):
+    """A type for argparse: a number of a kind that is more than 0."""
+    def positive(text):
+        if not kind(text) > 0:
+            raise argparse.ArgumentTypeError(f"must be more than 0; got {text}")
+        return kind(text)
+
+    positive.__name__ = f"{kind.__name__} more than 0"  # argparse names it where the text is no number
+    return positive
+
+
+def joined(words):
+    """The words of a command line with `--empty -inf` as `--empty=-inf`: argparse takes -inf for an option."""
+    words = list(words)
+    at = [i for i, pair in enumerate(itertools.pairwise(words)) if pair == ("--empty", "-inf")]
+    return [f"{word}=-inf" if i in at else word for i, word in enumerate(words) if i - 1 not in at]
 
 
 def add_declarations(p, roles=ROLES):
@@ -80,7 +100,7 @@ def add_declarations(p, roles=ROLES):
 
 def main(argv=None):
     """The exit code of `fdmath verify`: 0 lawful, 1 a law broken, 2 could not run."""
-    words = sys.argv[2:] if argv is None else list(argv)
+    words = joined(sys.argv[2:] if argv is None else argv)
     args = parser().parse_args(words)
     args.cases = args.cases or (THOROUGH if args.thorough else CASES)
     args.laws = [name.strip() for name in args.laws.split(",")] if args.laws else None
@@ -113,7 +133,9 @@ def judged(args, words):
     if not args.target:
         return own_matrix(args.laws, args.cases, args.jobs, args.seed)
     told = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    with _Bar(len(laws_named(args.laws))) as bar:
+    laws = [law for law in laws_named(args.laws) if args.role in law.roles]
+    print(f"{args.target}: laws to ask: {len(laws)}, each on {args.cases} inputs, often within a minute", file=sys.stderr)
+    with Bar(len(laws)) as bar:
         return verify_apart(partial(declared_subject, args), args.laws, args.cases, seed=args.seed, told=told,
                             seconds=args.limit, progress=bar.step, replay=partial(replay, words),
                             guard=Here if args.in_process else Worker)
@@ -126,7 +148,8 @@ def told(report):
     counts = ", ".join(f"{n} {verdict}" for verdict, n in report.counts().items())
     parts = ["\n".join(report.notes.get(subject.name, ())),
              report.failures() or ("no law is broken" if asked else "no law was asked: none is about this role"),
-             report.summary(), f"{len(report.cells)} laws: {counts}", _also_bitwise(report), _undecided(report)]
+             report.summary(), f"{len(report.cells)} laws: {counts} (n/a: not about such a function)\n"
+             f"inputs in {', '.join(subject.dtypes)}", _also_bitwise(report), _undecided(report)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -150,7 +173,7 @@ def installed(args, words):
     device = args.device or "cpu"
     names = [args.target] if args.target else [s.name for s in ours.installed_subjects(device)]
     reports = []
-    with _Bar(len(names) * len(laws_named(args.laws))) as bar:
+    with Bar(len(names) * len(laws_named(args.laws))) as bar:
         for name in names:
             make = partial(ours.installed_subject, name, device)
             reports.append(verify_apart(make, args.laws, args.cases, seed=args.seed, told=(),
@@ -169,9 +192,14 @@ def installed(args, words):
 def declared_subject(args):
     """The Subject that args.target, package.module:function, and the declarations in args name."""
     module, _, name = args.target.partition(":")
-    if not name:
-        raise ValueError(f"target must be package.module:function; got {args.target!r}")
+    if not name or module.endswith(".py") or set(module) & set("/\\"):
+        path = Path(module).with_suffix("") if module.endswith(".py") else Path(module)
+        likely = ".".join(part for part in path.parts if part != ".") + f":{name or 'function'}"
+        raise ValueError(f"target must be package.module:function, as {likely}; got {args.target!r}")
     sys.path.insert(0, str(Path.cwd()))
+    if not _importable(module):
+        raise ImportError(f"no module {module!r} here (in {Path.cwd().name}, the current folder) or among what is "
+                          "installed")
     fn = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     if not callable(fn):
         raise TypeError(f"{args.target} must be a function; got {type(fn).__name__}")
@@ -185,32 +213,23 @@ def declared_subject(args):
         claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()))
 
 
-class _Bar:
-    """A context with a progress bar on stderr, where that is a terminal and tqdm is installed."""
-
-    def __init__(self, total):
-        here = importlib.util.find_spec("tqdm")
-        self.bar = backends.load("tqdm:tqdm")(total=total, disable=None, leave=False) if here else None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.bar is not None:
-            self.bar.close()
-
-    def step(self, law, subject):
-        """Nothing; the bar is one further, and says which law is asked."""
-        if self.bar is not None:
-            self.bar.set_description(f"{subject.name}: {law.name}")
-            self.bar.update()
+def _importable(module):
+    """Whether a module of that name is found, without importing it; its packages are imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if module != error.name and not module.startswith(f"{error.name}."):
+            raise  # a package of the target's needs what is not there
+        return False
+    except ValueError:  # a module without a spec, such as __main__
+        return True
 
 
 def own_matrix(laws=None, cases=CASES, jobs=1, seed=0):
     """The Report of all laws on fdmath's own subjects, asked in `jobs` processes."""
     subjects, chosen = all_subjects(), laws_named(laws)
     pairs = [(law, s) for s in subjects for law in chosen]
-    with _Bar(len(pairs)) as bar:
+    with Bar(len(pairs)) as bar:
         if jobs <= 1:
             return verify(subjects, laws, cases, progress=bar.step, seed=seed)
         fresh = multiprocessing.get_context("spawn")  # a forked process could not use a CUDA device

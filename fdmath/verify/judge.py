@@ -1,5 +1,6 @@
 """Asking laws of subjects: Hypothesis draws the cases, hunts the worst ratio, and shrinks what breaks."""
 
+import difflib
 import math
 import time
 import warnings
@@ -99,7 +100,9 @@ def laws_named(names=None):
     """The Laws of these names in their order, all for None; ValueError for a name that is no law."""
     for name in names or ():
         if name not in LAWS:
-            raise ValueError(f"laws must be among {', '.join(LAWS)}; got {name!r}")
+            near = difflib.get_close_matches(name, LAWS, 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"laws must be among {', '.join(LAWS)}; got {name!r}{meant}")
     return list(LAWS.values()) if names is None else [LAWS[name] for name in names]
 
 

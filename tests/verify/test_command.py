@@ -12,7 +12,7 @@ import pytest
 
 from fdmath.verify import Subject, command, subjects
 from fdmath.verify.apart import verify_apart
-from fdmath.verify.command import declared_subject, main, own_matrix, parser, replay
+from fdmath.verify.command import declared_subject, joined, main, own_matrix, parser, replay
 from fdmath.verify.worker import Here
 from tests.verify import badly_behaved
 
@@ -163,6 +163,42 @@ def test_the_line_that_asks_again(words, again):
     assert replay(words, "left identity", Subject("m:f", "merge", print)) == again.replace('"m:f"', "m:f")
 
 
+@pytest.mark.parametrize(("words", "told"), [
+    (["mine.py:unguarded"], "as mine:unguarded; got 'mine.py:unguarded'"),
+    (["./sub/mine.py"], "as sub.mine:function; got './sub/mine.py'"),
+    (["mime:unguarded"], "no module 'mime' here"),
+    (["mine:unguarded", "--only", "closre"], "(did you mean 'closure'?)"),
+])
+def test_a_slip_is_told_what_was_meant(here, capsys, words, told):
+    assert judge(*words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_a_module_of_the_users_lacks_is_named(here, capsys):
+    (here / "lacking.py").write_text("import no_such_module_here", encoding="utf-8")
+    assert judge("lacking:fn") == 2
+    assert "No module named 'no_such_module_here'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--cases", "0"], ["--cases", "-3"], ["--limit", "-1"], ["--limit", "nan"]])
+def test_a_number_that_cannot_be_is_refused_by_its_option(capsys, words):
+    with pytest.raises(SystemExit, match="2"):
+        main(["mine:unguarded", *words])
+    assert f"argument {words[0]}: must be more than 0" in capsys.readouterr().err
+
+
+def test_minus_infinity_can_be_typed_as_the_help_spells_it():
+    words = joined(["m:f", "--empty", "-inf", "--seed", "1"])
+    assert words == ["m:f", "--empty=-inf", "--seed", "1"]
+    assert parser().parse_args(words).empty == "-inf"
+
+
+def test_how_much_is_asked_is_said_at_once_and_the_formats_at_the_end(here, capsys):
+    judge("mine:unguarded", "--only", "shift,causality", "--cases", "5", "--dtype", "float32")
+    out, err = capsys.readouterr()
+    assert err.startswith("mine:unguarded: laws to ask: 1, each on 5 inputs") and "inputs in float32" in out
+
+
 class Fake:
     """A stand-in of fdmath.verify.installed with one right merge and one that keeps no inputs, as it is expected to."""
 
@@ -198,5 +234,6 @@ def test_what_is_installed_is_judged_beside_what_is_expected(monkeypatch, capsys
 
 
 def test_progress_needs_no_tqdm(monkeypatch, here):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tqdm" else find(name))
     assert judge("mine:unguarded", "--only", "shift", "--cases", "5") == 0
