@@ -109,3 +109,12 @@ def test_16_bits_are_asked_in_torch_too(dtype):
 
     found = probe(Subject("mine", "partial", fn, library="torch"), dtype, told=())
     assert values(found, "log_base", "p_dtype", "stats_dtype", "scale") == [math.e, dtype, "float32", "1/sqrt(d)"]
+
+
+def test_why_no_call_works_is_said_of_each_library():
+    def fn(q, k, v):
+        raise TypeError("tensors of another layout" if torch.is_tensor(q) else "no tensors")
+
+    evidence = probe(Subject("mine", "partial", fn))["call"].evidence
+    assert "given NumPy arrays it raised TypeError: no tensors; given torch tensors it raised" in evidence
+    assert "tensors of another layout" in evidence

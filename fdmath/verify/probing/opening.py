@@ -36,21 +36,22 @@ def opened(subject, dtype=None):
     and the other, in each operands to read, then to write, in each the signatures, the role's first. Where one returns
     a state, only signatures are tried further, until one returns an lse and heeds what it is given besides q, k, v.
     """
-    best, first_error = None, ""
+    best, errors = None, {}
     for way in _ways(subject, dtype):
         if best and replace(best[1], form=way.form) != way:  # another signature may do better, not another format
             continue
         try:
             rank, found = _tried(way.caller(subject))
         except SubjectError as error:
-            first_error = first_error or said(error)
+            errors.setdefault(way.library, said(error))
             continue
         if best is None or rank > best[0]:
             best = rank, way, found
         if all(rank):
             break
     if best is None:
-        return None, [Trait("call", None, f"no signature tried returns a state; in its role's {first_error}")]
+        why = "; ".join(f"given {_arrays(library)} {error}" for library, error in errors.items())
+        return None, [Trait("call", None, f"no signature tried returns a state; in its role's, {why}")]
     rank, way, (o, lse) = best
     shapes = f"o of shape {o.shape} and " + ("no lse" if lse is None else _shape(lse))
     heeds = "" if rank[1] else f", but {'causal' if subject.role == 'attention' else 'seq_lens'} changes nothing"
