@@ -14,6 +14,8 @@ Every law is written once, against this interface:
 Blocks and calls besides:
 
     spoiled(subject)        cases with NaN (or a score +∞) at one key, the rows that see it, the rows of other heads
+
+They have a str, to be pasted, and no repr, which Hypothesis would make of each large case that breaks a law.
 """
 
 import math
@@ -33,7 +35,7 @@ from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StateCase:
     """States of one kind to be merged: parts[b] holds R rows."""
 
@@ -120,7 +122,7 @@ class StateCase:
         return "\n".join(f"part {i + 1}: {literal(p)}" for i, p in enumerate(self.parts))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockCase:
     """Scores (Nq, N), −∞ = not visible, and values v (N, dv)."""
 
@@ -203,7 +205,7 @@ class BlockCase:
         return f"scores = {literal(self.scores)}\nv = {literal(self.v)}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CallCase:
     """q (B, Hq, Nq, d), k, v (B, Hkv, N, ·), and what the role adds: causal, or seq_lens (B,) and num_splits.
 

@@ -58,8 +58,9 @@ def law(equation, roles=ROLES, applies=lambda subject: True, name=None, **drawn)
     """A decorator that makes a Law of a check and files it under its name."""
     def file(check):
         def cases(subject, large=False):
-            return strategies.cases(subject, large=large, **drawn)
+            return strategies.cases(subject, large=large, turn=turn, **drawn)
 
+        turn = len(LAWS)
         title = name or check.__name__.replace("_", " ").strip()
         LAWS[title] = Law(title, equation, roles, "budget", cases, check, applies)
         return check

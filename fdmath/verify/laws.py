@@ -37,7 +37,7 @@ def _blind(subject):
 # -- the anchor -------------------------------------------------------------------------------------
 
 
-@law("fn(keys) = (Σeˢv / Σeˢ, log Σeˢ)", parts=(1, 4))
+@law("fn(keys) = (Σeˢv / Σeˢ, log Σeˢ)", parts=(1, 4), long=True)
 def anchor(subject, case):
     """What the subject returns is the attention state of its keys by definition, as the oracle certifies it."""
     if subject.role in CALLED:
@@ -45,7 +45,8 @@ def anchor(subject, case):
     return case.certified().judge(case.run(subject), case.budget(subject))
 
 
-@law("state(A ∪ B) = state(A) ⊕ state(B), A ∩ B = ∅", applies=lambda s: s.lse or s.role in MERGING, parts=(2, 4))
+@law("state(A ∪ B) = state(A) ⊕ state(B), A ∩ B = ∅", applies=lambda s: s.lse or s.role in MERGING, parts=(2, 4),
+     long=True)
 def closure(subject, case):
     """The state of a union of disjoint sets of keys is the ⊕ of their states, a causal mask kept for the later one."""
     if subject.role in MERGING:
@@ -255,7 +256,7 @@ def partition_independence(subject, case):
     return found
 
 
-@law("every key twice  ⇒  o, lse + log 2", name="duplicate keys", parts=(1, 3), empties=False)
+@law("every key twice  ⇒  o, lse + log 2", name="duplicate keys", parts=(1, 3), empties=False, long=True)
 def duplicate_keys(subject, case):
     """Counting every key twice leaves o as it is and adds log 2 to lse: ⊕ is a sum, it is not idempotent."""
     if subject.role in CALLED:
@@ -294,7 +295,7 @@ def _sees(subject, case):
     return np.any(seen, axis=0)[..., None]
 
 
-@law("uniform scores  ⇒  lse = log #visible", name="counting", parts=(1, 6), small=True)
+@law("uniform scores  ⇒  lse = log #visible", name="counting", parts=(1, 6), small=True, long=True)
 def counting(subject, case):
     """With all scores 0, lse is the logarithm of the number of visible keys and o their plain mean."""
     if subject.role in MERGING:

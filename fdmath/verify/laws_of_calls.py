@@ -13,8 +13,8 @@ from fdmath.verify.law import MERGING, both, law, slack64
 from fdmath.verify.reference import Finding, as_pair, equal, exactly, same
 from fdmath.verify.subject import CALLED, WIDE, to_numpy
 
-GROUPS = ((1, 2, 3), (1, 8, 4), (1, 2, 24), (1, 1, 8), (1, 4, 2))
-"""(sequences, KV heads, query heads a KV head): 6/2, 32/8, 48/2, 8/1 and 8/4 heads."""
+GROUPS = ((1, 2, 3), (1, 8, 4), (1, 2, 24), (1, 1, 8), (1, 4, 2), (1, 8, 5), (1, 4, 7), (1, 2, 6))
+"""(sequences, KV heads, query heads a KV head): 6/2, 32/8, 48/2, 8/1, 8/4, 40/8, 28/4 and 12/2 heads."""
 SLOTS = 3
 """How many slots a cache has beyond the keys of a call, NaN in all of them."""
 
@@ -53,10 +53,9 @@ def empty_rows(subject, case):
     return right.judge(mixed.run(subject), mixed.budget(subject)).on(mixed)
 
 
-@law("head h reads KV head h // g", CALLED, name="grouped heads", sharing=GROUPS,
-     plain_sizes=True)
+@law("head h reads KV head h // g", CALLED, name="grouped heads", sharing=GROUPS)
 def grouped_heads(subject, case):
-    """Each query head reads the keys and the values of its own KV head, at 32/8, 6/2, 48/2, 8/1 and 8/4 heads."""
+    """Each query head reads the keys and the values of its own KV head, at 32/8, 40/8, 28/4, 6/2, … heads."""
     q, k, v = np.zeros_like(case.q), np.zeros_like(case.k), np.empty_like(case.v)
     of_head = np.arange(k.shape[1])
     q[..., -1] = 1
@@ -72,7 +71,7 @@ def grouped_heads(subject, case):
 
 
 @law("fn(keys) by definition, d up to 576, dv up to 512", CALLED, lambda s: s.largest_dim >= max(WIDE),
-     name="wide heads", dims=((24, 16), (40, 32), (192, 128), WIDE), sharing=((1, 1, 1), (1, 1, 2)))
+     name="wide heads", dims=((24, 16), (40, 32), (192, 128), (128, 128), (96, 96), WIDE), sharing=((1, 1, 1), (1, 1, 2)))
 def wide_heads(subject, case):
     """With v narrower than k, up to the heads of latent attention (576 and 512), the state is the certified one."""
     return case.certified(subject).judge(case.run(subject), case.budget(subject))

@@ -2,6 +2,12 @@
 
 Random data hides most faults (claims.md section 3, faults.md section 2), so a level is a base plus an
 offset, both drawn from lists of the numbers at which real kernels broke, or a small float.
+
+Large cases take their sizes from the tiles of real kernels. A law starts at a place of its own in each list of sizes,
+so that its first large case, the same under every seed, is of another size than its neighbours', and in one run the
+laws that judge values ask every size. The first, and half the rest, have near equal scores, and values that tell
+their keys apart: no key may be lost there. Not drawn: more than 1100 keys, 200 queries, 130 rows, 100 parts, 130
+splits or 3 sequences; d between 192 and 576; states of a merge in 16 bits.
 """
 
 import importlib.util
@@ -33,6 +39,7 @@ OFFSETS = _table([0.0, 1.0, -1.0, 0.0, 0.5, -18.0, 0.0, -90.0, -104.0, 0.0, -200
 VALUES = _table([0.0, 1.0, -1.0, 2.0, 3.0, 5.0, 1000.0, -1e30, 1e30, 1e-30, 1e-44, -0.0], [(-8, 8, 128)], seed=2)
 INTEGERS = np.resize([0.0, 1.0, -1.0, 2.0, 3.0, 5.0, -4.0, 7.0], 256)
 SUMS = _table([1.0, 2.0, 3.0], [(1, 64, 128)], seed=3)
+NEAR = _table([0.0, 0.5, -0.5, 0.25], [(-0.5, 0.5, 128)], seed=4)
 QUERIES = np.resize([1.0, 0.0, -1.0, 0.5, 0.30078125], 256)
 
 
@@ -41,10 +48,26 @@ SHARING = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 3, 1), (1, 2, 2), (2,
 """(sequences, KV heads, query heads a KV head) of a call, simplest first: each is 3 at times, beside 1 and 2."""
 SHARING_LARGE = [(3, 1, 3), (1, 3, 1), (1, 3, 4), (1, 1, 1), (1, 1, 4), (1, 2, 3)]
 """The same of large calls: Hypothesis draws the first of every list at once, so that three of each are always asked."""
-LARGE = ((16, 64), (64, 64), (80, 5), (64, 1))
-"""(d, dv) of large calls."""
-LARGE_ROWS = (3, 16, 1)
-"""Queries of large calls: at times as many as tiles have and more than keys, but what a kernel that decodes takes."""
+SHARING_FEW = [(1, 1, 1), (1, 1, 2)]
+"""The same of calls with more than `MANY` products of a score or a weight a head."""
+MANY = 20000
+LONG = 300
+"""The most keys of large calls and blocks but those of the laws drawn with long=True."""
+TILES = ((1100, 1, 8, 8), (127, 1, 64, 64), (33, 3, 64, 64), (513, 1, 16, 16), (192, 2, 96, 96), (9, 16, 80, 5),
+         (130, 16, 16, 16), (640, 2, 8, 8), (128, 128, 16, 16), (63, 130, 8, 8), (256, 1, 128, 128), (64, 16, 16, 64),
+         (17, 17, 128, 128), (1024, 3, 8, 8), (200, 200, 8, 8), (64, 65, 64, 1), (129, 129, 16, 16))
+"""(keys, queries, d, dv) of large calls: tiles of 16 to 512, one more and one less, square and not; more queries than
+keys at times."""
+LENGTHS = (1100, 1025, 256, 64, 129, 130, 63, 128, 255, 33, 300, 192, 65, 1024, 127)
+"""Keys of large blocks."""
+BLOCK_ROWS = ((3, 64), (5, 3), (2, 96), (65, 4), (2, 128))
+"""(rows, dv) of large blocks."""
+STATES = ((5, 192), (33, 64), (17, 80), (65, 5), (130, 8), (5, 96), (9, 64), (32, 16))
+"""(rows, dv) of large states."""
+PARTS = (97, 48, 16, 100, 33, 64, 17, 9, 65, 7, 40)
+"""Parts of large merges of many."""
+SPLITS = (130, 7, 2, 65, 33, 1, 3, 40, 5, 17, 4, 96)
+"""Splits of large calls that decode."""
 
 
 def _pick(draw, table, shape):
@@ -59,6 +82,22 @@ def _array(draw, shape, table, dtype):
     """An array of `shape` in the format `dtype` with entries of a table, clipped to an eighth of its range."""
     top = float(_finfo(dtype).max) / 8
     return np.clip(_pick(draw, table, shape), -top, top).astype(dtype)
+
+
+def _turned(items, turn):
+    """The items in turn from the one at place `turn`, counted around."""
+    at = turn % len(items)
+    return (*items[at:], *items[:at])
+
+
+def _kept_apart(shape, dtype):
+    """Values of keys (…, N, dv): 16 in few columns, which move on with every key, and 0, 1 or 2 in the others.
+
+    No value is near the mean of many, so that each moves it.
+    """
+    keys = np.arange(np.prod(shape[:-1], dtype=int)).reshape(*shape[:-1], 1)
+    keys = keys + np.arange(np.prod(shape[:-2], dtype=int)).reshape(*shape[:-2], 1, 1)
+    return np.where((keys - np.arange(shape[-1])) % max(8, shape[-1]) == 0, 16, keys % 3).astype(dtype)
 
 
 def _values(draw, shape, table, dtype):
@@ -92,16 +131,22 @@ def _numpy_dtype(name):
 
 
 @st.composite
-def states(draw, subject, parts=(2, 2), empties=True, small=False, large=False):
-    """StateCases of the subject's kind: P parts of R rows; empty rows hold NaN half the time."""
+def states(draw, subject, parts=(2, 2), empties=True, small=False, large=False, turn=0):
+    """StateCases of the subject's kind: P parts of R rows; empty rows hold NaN half the time.
+
+    turn: where the lists of large sizes begin, here and below.
+    """
     dtype = _numpy_dtype(draw(st.sampled_from([d for d in subject.dtypes if d in ("float32", "float64")])))
     count = draw(st.integers(*parts))
     rows, dv = draw(st.sampled_from([1, 1, 1, 2, 3, 0])), draw(st.sampled_from([1, 1, 2, 3]))
     if large:
-        rows, dv = draw(st.sampled_from([5, 17])), draw(st.sampled_from([5, 64, 80]))
-        count = draw(st.integers(7, 40)) if subject.role == "merge_many" and parts[1] > 2 else count
-    level = _levels(draw, (count, rows), dtype, empties)
+        rows, dv = draw(st.sampled_from(_turned(STATES, turn)))
+        if subject.role == "merge_many" and parts[1] > 2:
+            count, rows = draw(st.sampled_from(_turned(PARTS, turn))), min(rows, 5)
+    near = large and draw(st.sampled_from((True, False)))
+    level = _pick(draw, NEAR, (count, rows)).astype(dtype) if near else _levels(draw, (count, rows), dtype, empties)
     o = _values(draw, (count, rows, dv), INTEGERS if small else VALUES, dtype)
+    o = np.swapaxes(_kept_apart((rows, count, dv), dtype), 0, 1).copy() if near else o
     if empties and draw(st.booleans()):
         o[np.isneginf(level)] = np.nan
     if subject.kind is LSEState:
@@ -115,24 +160,27 @@ def states(draw, subject, parts=(2, 2), empties=True, small=False, large=False):
 
 
 @st.composite
-def blocks(draw, subject, keys=(0, 6), empties=True, small=False, large=False):
+def blocks(draw, subject, keys=(0, 6), empties=True, small=False, large=False, long=False, turn=0):
     """BlockCases: N keys, some not visible to a row, some to none."""
     dtype = _numpy_dtype(draw(st.sampled_from(subject.dtypes)))
     n, rows, dv = draw(st.integers(*keys)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     if large:
-        n, rows = draw(st.sampled_from([33, 130, 300])), draw(st.sampled_from([3, 5]))
-        dv = draw(st.sampled_from([3, 64]))
-    scores = _levels(draw, (rows, n), dtype, empties)
+        n = draw(st.sampled_from(_turned([n for n in LENGTHS if long or n <= LONG], turn)))
+        rows, dv = draw(st.sampled_from(_turned(BLOCK_ROWS, turn)))
+    near = large and draw(st.sampled_from((True, False)))
+    scores = _pick(draw, NEAR, (rows, n)).astype(dtype) if near else _levels(draw, (rows, n), dtype, empties)
     if empties and draw(st.booleans()):
         scores[0] = -np.inf
     scores[np.isinf(scores.astype(np.float64)) & (scores > 0)] = 0  # beyond the range of float16
     if not empties:
         scores[np.isneginf(scores.astype(np.float64))] = 0
-    return BlockCase(scores, _values(draw, (n, dv), INTEGERS if small else VALUES, dtype))
+    v = _values(draw, (n, dv), INTEGERS if small else VALUES, dtype)
+    return BlockCase(scores, _kept_apart(v.shape, dtype) if near else v)
 
 
 @st.composite
-def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sharing=None, dims=None):
+def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, long=False, turn=0, sharing=None,
+          dims=None):
     """CallCases of the subject's role: grouped heads, Nq ≠ Nkv, ragged lengths (0 among them), odd splits.
 
     k carries levels as scores do; the last coordinate of q is 1 and of k 0. sharing: (sequences, KV heads, query heads
@@ -142,6 +190,11 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
     decode, masked = subject.role == "decode", subject.role == "attention"
     dims = dims[-1:] if dims and large else dims
     large = large and dims is None
+    if large:
+        tiles = [t for t in TILES if long or t[0] <= LONG]
+        tile = draw(st.sampled_from(_turned(tiles, turn)))
+        if tile[0] * (1 if decode else tile[1]) * (tile[2] + tile[3]) > MANY and not sharing:
+            sharing = SHARING_FEW
     batch, kv, group = draw(st.sampled_from(sharing or (SHARING_LARGE if large else SHARING)))
     n, d, dv = draw(st.integers(*keys)), draw(st.sampled_from([2, 4, 4, 5])), draw(st.integers(1, 2))
     rows = draw(st.integers(1, 3))
@@ -149,34 +202,41 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, sh
     n, rows = draw(st.sampled_from([n, n, kv])), draw(st.sampled_from([rows, rows, min(kv * group, 6)]))
     rows = 1 if decode or dims else rows
     if large:
-        rows, n = 1 if decode else draw(st.sampled_from(LARGE_ROWS)), draw(st.sampled_from([33, 130, 9]))
-        d, dv = draw(st.sampled_from(LARGE))
+        n, rows, d, dv = tile
+        rows = 1 if decode else rows
     d, dv = draw(st.sampled_from(dims)) if dims else (min(x, subject.largest_dim) for x in (d, dv))
+    near = large and draw(st.sampled_from((True, False)))
     q = _array(draw, (batch, kv * group, rows, d), QUERIES, dtype)
-    k = _array(draw, (batch, kv, n, d), OFFSETS, dtype)
-    k[..., 0] = np.clip(_levels(draw, (batch, kv, n), np.float64, False), -6e4, 6e4).astype(dtype)
+    k = _array(draw, (batch, kv, n, d), NEAR if near else OFFSETS, dtype)
+    if not near:
+        k[..., 0] = np.clip(_levels(draw, (batch, kv, n), np.float64, False), -6e4, 6e4).astype(dtype)
     q[..., -1], k[..., -1] = 1, 0
     v = _values(draw, (batch, kv, n, dv), INTEGERS if small else VALUES, dtype)
+    v = _kept_apart(v.shape, dtype) if near else v
     lens = None
     if decode:
         low = 0 if empties else 1
         lens = np.array([draw(st.integers(low, n)) for _ in range(batch)])
         lens = np.full_like(lens, n) if draw(st.booleans()) else lens
         lens = n + low - lens if large else lens  # the simplest large call has all keys in use
-    splits = draw(st.integers(1, 40 if large else 9)) if decode else 1
-    return CallCase(q, k, v, masked and draw(st.booleans()), lens, splits)
+    splits = draw(st.sampled_from(_turned(SPLITS, turn)) if large else st.integers(1, 9)) if decode else 1
+    # the first large call is causal, but for more queries than keys: rows of nothing would hide others
+    causal = masked and draw(st.sampled_from((rows <= n, rows > n)) if large else st.booleans())
+    return CallCase(q, k, v, causal, lens, splits)
 
 
 def cases(subject, **options):
     """The strategy of the subject's role; large=True for sizes at which tiles, splits and groups come into play.
 
-    plain_sizes: what the law asks does not change with sizes, and large ones are left out.
+    plain_sizes: what the law asks does not change with sizes, and large ones are left out. long: more than `LONG` keys
+    too. turn: the law's place in the lists of large sizes.
     """
     lone, plain_sizes = options.pop("lone", False), options.pop("plain_sizes", False)
     options["large"] = options.get("large", False) and not plain_sizes
     if subject.role in ("merge", "merge_many"):
         low, high = options.pop("parts", (2, 4))
         low = 1 if lone or subject.role == "merge_many" else max(low, 2)  # ⊕ is only called for two
+        options.pop("long", None)
         return states(subject, parts=(1, 1) if lone else (low, high), **options)
     options.pop("parts", None)
     return (blocks if subject.role == "block" else calls)(subject, **options)
