@@ -41,8 +41,12 @@ def _of_states(subject, case):
     go, gl, dos, dlses = _directions(os.shape[1:], lses.shape[1:], os.shape, lses.shape)
     grads = _merge_gradient(subject, os, lses, go, gl)
     empty = np.isneginf(lses)
-    if any(np.any(g[empty] != 0) for g in grads):
-        return Finding(np.inf, False, "fail", "the gradient towards an empty state is not 0")
+    for name, g in zip(("o", "lse"), grads, strict=True):
+        for part, row in np.argwhere(empty):
+            if np.any(g[part, row] != 0):
+                return Finding(np.inf, False, "fail", f"the gradient towards {name}[{row}] of part {part + 1}, an empty "
+                               f"state, is {g[part, row].tolist()} and must be 0: of Σ go·o + Σ gl·lse with "
+                               f"go = {go.tolist()}, gl = {gl.tolist()}")
     right = reference.oracle.certified_merge_jvp(os, lses, dos, np.where(empty, 0.0, dlses))
     seen = np.where(empty, 0.0, lses)
     got = np.sum(grads[0] * dos, axis=(0, 2)) + np.sum(grads[1] * dlses, axis=0)

@@ -215,7 +215,14 @@ class _Record:
         """Nothing; the record tells of this case, its format, what came and how far off that is."""
         shown, self.case = case if finding.shown is None else finding.shown, case
         self.dtype, self.came = case.dtype, came(finding)
-        self.text = "\n".join(x for x in (str(shown), finding.detail, *measured(finding.miss, self.dtype)) if x)
+        lines = (str(shown), finding.detail, self._returned(finding.miss), *measured(finding.miss, self.dtype))
+        self.text = "\n".join(x for x in lines if x)
+
+    def _returned(self, miss):
+        """What a subject in base 2 returned where a natural lse is told; "" for others."""
+        if self.subject.log_base != 2 or miss is None or not miss.where.startswith("lse"):
+            return ""
+        return f"that is {miss.got / math.log(2):.9g} in base 2, as the function returned it"
 
     def _statistics(self, case, finding):
         """A line with the m and l behind the wrong lse of a triple; empty for other findings and long arrays."""

@@ -4,6 +4,8 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, replace
 
+from fdmath.verify.subject import CALLED
+
 MARKS = {"pass": "✓", "fail": "✗", "undecided": "?", "not run": "!", "n/a": "–"}
 UNSETTLED = ("fail", "undecided")
 
@@ -142,8 +144,13 @@ class Report:
         where = ", ".join(x for x in (cell.dtype, subject.library, getattr(subject, "device", "")) if x)
         lines = [f"law: {law.equation}", law.sentence, f"in {where}:", pasted(cell.counterexample, subject)]
         if subject.log_base == 2:
-            lines.append("(each lse is written as a natural logarithm; the function was given it divided by ln 2)")
+            given = "; the function was given it divided by ln 2" if subject.role not in CALLED else ""
+            lines.append(f"(each lse is written as a natural logarithm{given})")
+        if subject.role == "merge" and "LSEState(" in cell.counterexample:
+            lines.append("(LSEState is fdmath.LSEState; a pair unpacks as the function takes it: fn(*part_1, *part_2))")
         lines += cell.explained
+        if any("fault " in text for text in cell.explained):
+            lines[-1] += " (docs/faults.md)"
         if (law.name, subject.name) in self.accepted:
             lines.append(f"accepted: {self.accepted[law.name, subject.name]}")
         if cell.printed:

@@ -228,8 +228,8 @@ class Subject:
             raise SubjectError(f"must return o alone, for it is declared with lse=False; got {len(arrays)} arrays")
         if self.lse and (not several or len(arrays) != len(SPELT[kind].split(","))):
             came = f"{type(got).__name__} of {len(arrays)}" if several else type(got).__name__
-            raise SubjectError(f"must return {SPELT[kind]}; got {came} (declare lse=False if it returns o alone)"
-                               if kind is LSEState else f"must return {SPELT[kind]}; got {came}")
+            alone = " (declare lse=False if it returns o alone)" if kind is LSEState and self.role != "merge" else ""
+            raise SubjectError(f"must return {SPELT[kind]}; got {came}{alone}")
         return arrays
 
     def _natural(self, lse):
@@ -245,8 +245,18 @@ def _called(fn, name, args):
     try:
         with backends.quiet():
             return fn(*args)
-    except (Exception, SystemExit) as error:
-        raise SubjectError(f"{name}raised {type(error).__name__}: {error}") from error
+    except (KeyboardInterrupt, SubjectError):  # the first is the user's; a worker, which has none, makes it the second
+        raise
+    except BaseException as error:
+        raise SubjectError(f"{name}raised {described(error)}") from error
+
+
+def described(error):
+    """An exception in words, its kind first; one that cannot say itself is said so."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose text cannot be had"
 
 
 def _watched(fn, name, changes):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fdmath import _backends as backends
 from fdmath.verify.cases import literal
-from fdmath.verify.subject import SubjectError
+from fdmath.verify.subject import SubjectError, described
 
 SECONDS = 60.0
 """How long a law may take with the usual number of cases, shrinking included."""
@@ -175,7 +175,7 @@ def _made(make):
     try:
         return make(), ""
     except (Exception, SystemExit) as error:  # importing a module of others may raise anything
-        return None, f"{type(error).__name__}: {error}"
+        return None, described(error)
 
 
 def _answer(subject, task, args, declared):
@@ -185,7 +185,7 @@ def _answer(subject, task, args, declared):
     except SubjectError as error:
         return False, str(error)
     except (Exception, SystemExit) as error:
-        return False, f"{type(error).__name__}: {error}"
+        return False, described(error)
 
 
 def _print_into(path):
@@ -209,6 +209,8 @@ def _noting(fn, name, path):
         path.write_bytes(pickle.dumps((name, [_plain(x) for x in (*args, *named.values())])))
         try:
             return fn(*args, **named)
+        except KeyboardInterrupt as error:  # it is fn's own: this process is sent none
+            raise SubjectError(f"raised {described(error)}") from error
         finally:
             path.unlink()
 

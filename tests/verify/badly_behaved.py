@@ -32,6 +32,26 @@ def unlucky(o1, lse1, o2, lse2):
     return right(o1, lse1, o2, lse2)
 
 
+class Unsayable(RuntimeError):
+    """An exception whose text cannot be had."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Leaving(BaseException):
+    """An exception that is no Exception."""
+
+
+def raises_what_is_met_seldom(o1, lse1, o2, lse2):
+    """Raises an exception that is no Exception on two empty sides, another on one, one without a text far away."""
+    if lse1.size and np.all(np.isneginf(lse1)):
+        raise KeyboardInterrupt if np.all(np.isneginf(lse2)) else Leaving("bye")
+    if np.any(np.abs(lse1) == 65536):
+        raise Unsayable
+    return right(o1, lse1, o2, lse2)
+
+
 def overwrites(o1, lse1, o2, lse2):
     """Writes into its first lse when it is done."""
     got = right(o1, lse1, o2, lse2)

@@ -325,6 +325,42 @@ def test_what_could_not_run_is_said_once_with_the_laws_and_a_line_to_ask_again()
     assert report.failures() == f"{subject.name}: not run: anchor, shift\n  no device\n  replay: again anchor"
 
 
+def test_what_a_function_in_base_two_returned_is_told_as_it_returned_it():
+    def off_by_one(o1, lse1, o2, lse2):
+        o, lse = in_base_two(o1, lse1, o2, lse2)
+        return o, lse + np.asarray(1, lse.dtype)
+
+    subject = Subject("s", "merge", off_by_one, log_base=2)
+    report = verify(subject, ["commutativity", "anchor"], cases=20)
+    text = report.cells["anchor", "s"].counterexample
+    got, returned = (float(re.search(pattern, text).group(1)) for pattern in (
+        r"lse\[\d\]: got (\S+),", r"that is (\S+) in base 2, as the function returned it"))
+    assert returned == float(f"{got / LOG2:.9g}")
+    assert "fn(*part_1, *part_2)" in report.failures() and "the function was given it" in report.failures()
+
+
+def test_a_page_that_names_a_fault_says_where_faults_are_listed():
+    subject, law = ours("merge o/lse"), LAWS["anchor"]
+    cell = Cell("fail", "budget", 1, counterexample="x", explained=("this resembles fault A1: …", "and fault A6: …"))
+    text = Report([law], [subject], {("anchor", subject.name): cell}).failures()
+    assert text.count("(docs/faults.md)") == 1 and text.endswith("fault A6: … (docs/faults.md)")
+
+
+def test_the_gradient_towards_an_empty_state_is_told():
+    torch = pytest.importorskip("torch")
+
+    def unguarded(o1, lse1, o2, lse2):
+        lse = torch.logaddexp(lse1, lse2)
+        w = torch.exp(lse2 - torch.where(torch.isinf(lse), torch.zeros_like(lse), lse))
+        o1, o2 = (torch.where(torch.isinf(x)[..., None], torch.zeros_like(o), o) for o, x in ((o1, lse1), (o2, lse2)))
+        return (1 - w)[..., None] * o1 + w[..., None] * o2, lse
+
+    cell = ask(LAWS["gradient"], Subject("s", "merge", unguarded, library="torch"), 30)
+    assert cell.verdict == "fail"
+    assert re.search(r"the gradient towards (o|lse)\[\d\] of part \d, an empty state, is .*nan.* and must be 0: of Σ go·o",
+                     cell.counterexample)
+
+
 def test_json_holds_every_cell():
     report = verify(ours("merge o/lse"), ["anchor", "empty"], cases=5)
     told = json.loads(report.to_json())

@@ -50,6 +50,12 @@ def test_another_number_of_arrays_is_told(fn, declared, told):
         plain(subject).run(subject)
 
 
+def test_a_merge_is_not_told_to_leave_out_its_lse():
+    subject = Subject("s", "merge", lambda *args: {})
+    with pytest.raises(SubjectError, match=r"must return \(o, lse\); got dict$"):
+        plain(subject).run(subject)
+
+
 @pytest.mark.parametrize(("declared", "told"), [
     ({"device": "cuda"}, "device must be cpu for NumPy arrays; got 'cuda'"),
     ({"lse": False}, "lse=False must go with a result that is not merged on"),

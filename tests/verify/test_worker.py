@@ -42,6 +42,16 @@ def test_a_process_that_died_is_begun_anew_and_told_what_is_declared():
             worker.run("tests.verify.test_worker:function_of")
 
 
+def test_exceptions_of_any_kind_are_named_with_their_input():
+    laws = ["empty", "left identity", "shift", "convexity"]
+    report = verify_apart(partial(badly_behaved.made, "raises_what_is_met_seldom"), laws, 20)
+    cells = [report.cells[law, "raises_what_is_met_seldom"] for law in laws]
+    assert [cell.verdict for cell in cells] == ["fail"] * 3 + ["pass"]
+    for cell, said in zip(cells, ("raised KeyboardInterrupt: ", "raised Leaving: bye",
+                                  "raised Unsayable, whose text cannot be had"), strict=False):
+        assert said in cell.counterexample and "part 1: LSEState(" in cell.counterexample
+
+
 def leave(subject, code):
     os._exit(code)
 
