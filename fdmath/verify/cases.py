@@ -11,9 +11,7 @@ Every law is written once, against this interface:
     among(*mates)           the case between others in one batch, and the places of its own rows (sequences)
     emptied(subject)        a case of the same shape in which some rows see nothing and others something
 
-Blocks and calls besides:
-
-    spoiled(subject)        cases with NaN (or a score +∞) at one key, the rows that see it, the rows of other heads
+    spoiled(subject)        cases with NaN (or a score +∞) at one key (part), the rows that see it, the rows of others
 
 They have a str, to be pasted, and no repr, which Hypothesis would make of each large case that breaks a law.
 """
@@ -33,6 +31,10 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
+
+
+LEAST_WEIGHT = 30.0
+"""How far below the largest level a part certainly has weight: e⁻³⁰ of it is no 0 in any format of a state."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,6 +110,16 @@ class StateCase:
         parts = (type(p[0])(*(np.concatenate(x) for x in zip(*p, strict=True)))
                  for p in zip(*(case.parts for case in line), strict=True))
         return StateCase(tuple(parts)), _own([len(case.parts[0].payload) for case in line])
+
+    def spoiled(self, subject):
+        """(case, the first row, the others) for NaN in o of the first and of the last part, where they have weight."""
+        levels = self.levels()
+        mine = np.arange(len(levels)) == 0
+        for b in {0, len(self.parts) - 1} if len(levels) else ():
+            if levels[0, b] >= np.max(levels[0]) - LEAST_WEIGHT and np.isfinite(levels[0, b]):
+                part = self.parts[b]
+                bad = replace(part, **{part.payload_name: _with(part.payload, 0, math.nan)})
+                yield StateCase((*self.parts[:b], bad, *self.parts[b + 1 :])), mine, ~mine
 
     def emptied(self, subject):
         nothing = StateCase(tuple(identity(p.payload.shape[:-1], p.payload.shape[-1], type(p), p.payload)

@@ -116,9 +116,23 @@ def _of_block(subject, case):
 
 
 def _of_call(subject, case):
+    """The Finding of a functional of (o, lse) along one direction, and of one of lse alone along two.
+
+    In a sum with that of o, whose budget is wide, a gradient of lse that is lost can go unseen.
+    """
     q, k, v = (rounding.exact(x) for x in (case.q, case.k, case.v))
-    go, gl, *directions = _directions((*q.shape[:-1], v.shape[-1]), q.shape[:-1], q.shape, k.shape, v.shape)
-    grads = _call_gradient(subject, replace(case, q=q, k=k, v=v), go, gl)
+    go, gl, *one = _directions((*q.shape[:-1], v.shape[-1]), q.shape[:-1], q.shape, k.shape, v.shape)
+    other = [-one[0], *one[1:]]
+    case = replace(case, q=q, k=k, v=v)
+    both = _call_gradient(subject, case, go, gl)
+    alone = _call_gradient(subject, case, 0 * go, gl)
+    found = _along(subject, case, both, go, gl, one) & _along(subject, case, alone, 0 * go, gl, one)
+    return found & _along(subject, case, alone, 0 * go, gl, other)
+
+
+def _along(subject, case, grads, go, gl, directions):
+    """The Finding of the gradients (dq, dk, dv) of Σ go·o + Σ gl·lse, paired with directions of q, k and v."""
+    q, k, v, directions = case.q, case.k, case.v, list(directions)
     got = sum(np.sum(g * d) for g, d in zip(grads, directions, strict=True))
     order = case.heads_in_order(subject)
     q, go, gl, mask, directions[0] = (x[:, order] for x in (q, go, gl, case.visible(subject), directions[0]))

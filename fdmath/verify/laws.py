@@ -400,9 +400,12 @@ def _with_unseen(subject, case):
     return replace(case, causal=True) if subject.role == "attention" else case
 
 
-@law("NaN in, where it is seen  ⇒  o is NaN", KEYED, name="seen NaN")
+@law("NaN in, where it is seen  ⇒  o is NaN", name="seen NaN")
 def seen_nan(subject, case):
-    """NaN in v, or a score NaN or +∞, makes o NaN in the rows that see its key, and changes no other head."""
+    """NaN in v (in o of a part that has weight), or a score NaN or +∞, makes o NaN in the rows that see its key,
+
+    and changes no other head (no other row of a merge).
+    """
     was, budget, found = as_pair(case.run(subject)), case.budget(subject), HOLDS
     for one, seen, apart in case.spoiled(subject):
         got = as_pair(one.run(subject))

@@ -120,6 +120,28 @@ def test_what_is_wrong_at_one_size_dies_by_the_law_named(role, name, law, fn, se
     assert ask(LAWS[law], Subject(name, role, fn), seed=seed, shrink=False).verdict == "fail"
 
 
+def test_a_nan_that_a_merge_hides_is_missed():
+    def hiding(*arrays):
+        o, lse = RIGHT["merge"].fn(*arrays)
+        return np.nan_to_num(o), lse
+
+    assert "expected nan" in ask(LAWS["seen NaN"], Subject("hides NaN", "merge", hiding)).counterexample
+
+
+def test_a_gradient_of_lse_that_many_keys_lose_is_missed():
+    torch = pytest.importorskip("torch")
+
+    def losing(q, k, v):
+        scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT / q.shape[-1] ** 0.5
+        v = v.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        lse = torch.logsumexp(scores, -1)
+        return torch.softmax(scores, -1) @ v, lse if k.shape[2] < 8 else lse.detach() + 0 * scores.sum(-1)
+
+    for seed in range(3):
+        subject = Subject("loses dlse", "partial", losing, library="torch")
+        assert ask(LAWS["gradient"], subject, 3, seed=seed, shrink=False).verdict == "fail"
+
+
 # -- what is asked ------------------------------------------------------------------------------------------
 
 
