@@ -5,12 +5,14 @@ many as it was asked about; a mutant, a right function with one known fault, exp
 results.
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fdmath import _backends as backends
+from fdmath.algebra.state import LSEState
 from fdmath.verify.judge import CASES, ask, drawn
 from fdmath.verify.laws import LAWS, MERGING
 from fdmath.verify.probe import probe
@@ -77,7 +79,9 @@ def explanations(subject, cells, seed=0, cases=CASES):
     if not likely and all(s.mutant.fault in ROUNDING for s in alike) and not _holds_on_small(subject, seed):
         likely = [d for d in rounding_found(subject) if holds(first, d.of(subject))]
     told = {name: likely if name == first else [d for d in likely if holds(name, d.of(subject))] for name in cells}
-    return {name: (*map(str, found), *(s.sentence for s in alike)) for name, found in told.items()}
+    mended = {name: [] if told[name] else remedies(name, subject, cells[name], seed, cases) for name in cells}
+    alike = [s.sentence for s in alike]
+    return {name: (*map(str, found), *(mended[name] or alike)) for name, found in told.items()}
 
 
 MOST_ALIKE = 2
@@ -123,6 +127,51 @@ def rounding_found(subject):
             ("stats_dtype", "stats_dtype", "m, l and lse", "D13")]
     return [Declaration({name: found[trait]}, f"as if {what} were rounded to {found[trait]}", fault=fault)
             for trait, name, what, fault in told if trait in found]
+
+
+# -- remedies ------------------------------------------------------------------------------------------
+
+
+def remedies(name, subject, cell, seed=0, cases=CASES):
+    """The sentence of the fault, or faults, about empty states without which a merge keeps a law, in a list."""
+    if subject.role != "merge" or subject.kind is not LSEState or subject.in_place:
+        return []
+    for faults in ("A6",), ("A1",), ("A6", "A1"):
+        one = replace(subject, fn=functools.reduce(lambda fn, fault: REMEDIES[fault][0](fn, subject.empty), faults,
+                                                   subject.fn))
+        if _holds(name, one, cell.case, seed, cases):
+            kinds = ", and ".join(f"fault {fault}: {FAULTS[fault]}" for fault in faults)
+            return [f"{kinds} (the law holds where {', and where '.join(REMEDIES[f][1] for f in faults)})"]
+    return []
+
+
+def _emptied_first(fn, empty):
+    """fn of a merge, given 0 for the o of every row whose lse is `empty`."""
+    return lambda o1, lse1, o2, lse2: fn(_put(o1, lse1 == empty, 0), lse1, _put(o2, lse2 == empty, 0), lse2)
+
+
+def _nothing_kept(fn, empty):
+    """fn of a merge, (0, `empty`) in the rows that are empty on both sides."""
+    def run(o1, lse1, o2, lse2):
+        o, lse = fn(o1, lse1, o2, lse2)
+        nothing = (lse1 == empty) & (lse2 == empty)
+        return _put(o, nothing, 0), _put(lse, nothing, empty)
+
+    return run
+
+
+def _put(x, where, value):
+    """A copy of x, an array or a tensor, with the value in the rows `where`."""
+    copy = x.clone() if hasattr(x, "clone") else x.copy()
+    copy[where] = value
+    return copy
+
+
+REMEDIES = {
+    "A6": (_emptied_first, "0 is put in place of what an empty side holds"),
+    "A1": (_nothing_kept, "two empty rows are made an empty one"),
+}
+"""By fault, what would mend it, a function of (fn, the lse of no keys), and that in words."""
 
 
 # -- suspects -------------------------------------------------------------------------------------------
@@ -285,7 +334,6 @@ KINDS = [
     ("A2", ROLES, ("empty",), "inf"),
     ("A3", ("block", "partial", "decode", "attention"), ("empty",), "number"),
     ("A7", MERGING, ("empty", "left identity", "right identity"), "number"),
-    ("A6", MERGING, ("left identity", "right identity"), "nan"),
     ("C1", ("decode",), ("partition independence",), "number"),
     ("F10", ("block", "decode"), ("poison",), "nan"),
     ("F5", ("attention",), ("causality",), "number"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 
 from fdmath.verify.subject import CALLED
@@ -126,6 +127,7 @@ class Report:
     def failures(self):
         """Every broken or undecided cell: law, smallest input, what was got; and what kept a subject from running."""
         blocks = [f"contradicted: {text}" for text in self.contradictions]
+        blocks += filter(None, map(self._shared, self.subjects))
         for s in self.subjects:
             cells = [(law, self.cells.get((law.name, s.name))) for law in self.laws]
             unrun = {}
@@ -135,6 +137,13 @@ class Report:
             blocks += [self._unrun(s, text, names) for text, names in unrun.items()]
             blocks += [self._failure(law, s, cell) for law, cell in cells if cell and cell.verdict in UNSETTLED]
         return "\n\n".join(blocks)
+
+    def _shared(self, subject):
+        """Explanations that several broken laws of a subject share, a line each with their number; "" for none."""
+        broken = [cell for (_, name), cell in self.cells.items() if name == subject.name and cell.verdict == "fail"]
+        counts = Counter(text for cell in broken for text in dict.fromkeys(cell.explained))
+        lines = [f"{n} of {len(broken)} broken laws: {text}" for text, n in counts.most_common() if n > 1]
+        return "\n".join([f"{subject.name}: what may be behind it", *(f"  {line}" for line in lines)]) if lines else ""
 
     def _unrun(self, subject, text, names):
         again = "" if self.replay is None else f"\nreplay: {self.replay(names[0], subject)}"

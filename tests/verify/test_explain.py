@@ -217,6 +217,37 @@ def test_a_broken_law_alone_reminds_of_a_kind_of_fault():
     assert explain.kind_of("shift", made_of(merge_of_natural), cell) == ""
 
 
+def by_logsumexp(o1, lse1, o2, lse2):
+    """The weights of an empty side are 0, and meet what it holds; two empty sides give −∞ − (−∞)."""
+    lse = np.logaddexp(lse1, lse2)
+    return np.exp(lse1 - lse)[:, None] * o1 + np.exp(lse2 - lse)[:, None] * o2, lse
+
+
+def by_sigmoid(o1, lse1, o2, lse2):
+    """An empty left side makes the lse NaN, whatever it holds."""
+    with np.errstate(all="ignore"):
+        lse = lse1 + np.log1p(np.exp(lse2 - lse1))
+    return finite(o1, lse1) + finite(o2, lse2), lse
+
+
+def test_a_fault_of_empty_sides_is_told_where_mending_it_mends_the_law():
+    laws = ["left identity", "right identity", "empty"]
+    report = verify_apart(lambda: made_of(by_logsumexp), laws, 20, told=(), guard=Here)
+    told = [report.cells[law, "by_logsumexp"].explained for law in laws]
+    assert all(len(texts) == 1 for texts in told)
+    assert [text[0].partition(":")[0] for text in told] == ["fault A6", "fault A6", "fault A1"]
+    assert told[0][0].endswith("(the law holds where 0 is put in place of what an empty side holds, and where two "
+                               "empty rows are made an empty one)")  # the other side may be empty too
+    assert "2 of 3 broken laws: fault A6: " in report.failures()
+
+
+def test_a_nan_of_lse_is_not_laid_to_what_an_empty_side_holds():
+    subject = made_of(by_sigmoid)
+    cell = ask(LAWS["left identity"], subject, 10)
+    assert cell.verdict == "fail"
+    assert not any("A6" in text for text in explained(subject, {"left identity": cell})["left identity"].explained)
+
+
 def test_the_tables_name_laws_faults_and_roles_that_there_are():
     assert {fault for fault, *_ in KINDS} <= set(FAULTS)
     assert {law for _, _, laws, _ in KINDS for law in laws} <= set(LAWS)
