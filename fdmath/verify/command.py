@@ -50,10 +50,10 @@ def parser():
     add_declarations(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
     p.add_argument("--only", "--laws", dest="laws", metavar="LAWS", help="only these laws, with commas")
-    p.add_argument("--cases", type=_positive(int), help=f"inputs a law (default: {CASES})")
+    p.add_argument("--cases", type=more_than_0(int), help=f"inputs a law (default: {CASES})")
     p.add_argument("--thorough", action="store_true", help=f"{THOROUGH} inputs a law")
     p.add_argument("--seed", type=int, default=0, help="other inputs (default: 0, the same in every run)")
-    p.add_argument("--limit", type=_positive(float), metavar="SECONDS",
+    p.add_argument("--limit", type=more_than_0(float), metavar="SECONDS",
                    help=f"the time for a law of a target (default: {SECONDS:g}, more with more cases)")
     p.add_argument("--in-process", action="store_true", help="judge a target in this process, for a debugger; no limit")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for fdmath's own matrix")
@@ -62,7 +62,7 @@ def parser():
     return p
 
 
-def _positive(kind):
+def more_than_0(kind):
     """A type for argparse: a number of a kind that is more than 0."""
     def positive(text):
         if not kind(text) > 0:
@@ -268,4 +268,4 @@ def _undecided(report):
     """How to decide what is undecided for want of the oracle; "" where nothing is, or it is there."""
     if reference.oracle is not None or not report.counts()["undecided"]:
         return ""
-    return 'undecided: float64 is judged to its last bits with python-flint alone (pip install "fdmath[oracle]")'
+    return 'undecided: float64 is judged to its last bits with python-flint alone (pip install python-flint)'

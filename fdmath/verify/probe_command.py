@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from fdmath.verify.apart import CONVENTIONS, contract_in
-from fdmath.verify.command import add_declarations, declared_subject
+from fdmath.verify.command import add_declarations, declared_subject, joined, more_than_0
 from fdmath.verify.probe import CLAIMS
 from fdmath.verify.worker import Here, Trouble, Worker
 
@@ -27,7 +27,7 @@ def parser():
     p.add_argument("target", help="package.module:function, importable from here")
     add_declarations(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
-    p.add_argument("--limit", type=float, metavar="SECONDS", default=SECONDS,
+    p.add_argument("--limit", type=more_than_0(float), metavar="SECONDS", default=SECONDS,
                    help=f"the time for a question (default: {SECONDS:g})")
     p.add_argument("--in-process", action="store_true", help="ask in this process, for a debugger; no limit")
     p.add_argument("--json", metavar="FILE", help="write the contract as JSON too")
@@ -36,7 +36,7 @@ def parser():
 
 def main(argv=None):
     """The exit code of `fdmath probe`: 0 as declared, 1 a declaration is contradicted, 2 no call returned a state."""
-    words = sys.argv[2:] if argv is None else list(argv)
+    words = joined(sys.argv[2:] if argv is None else argv)
     args = parser().parse_args(words)
     try:
         contract = probed(args, told(words))

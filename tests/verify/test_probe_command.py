@@ -65,6 +65,13 @@ def test_a_contradicted_declaration_exits_1_and_a_right_one_0(here, capsys):
     assert asked("spoken:attention", "--log-base=2", "--causal", "top_left") == 0
 
 
+def test_minus_infinity_can_be_typed_and_no_time_cannot(here, capsys):
+    assert asked("spoken:attention", "--empty", "-inf") == asked("spoken:attention", "--empty=-inf")
+    with pytest.raises(SystemExit) as ended:
+        asked("spoken:attention", "--limit", "-1")
+    assert ended.value.code == 2 and "must be more than 0" in capsys.readouterr().err
+
+
 def test_a_default_is_no_declaration():
     assert told(["mine:fn", "--role", "merge", "--log-base=2", "--in-place"]) == {"log_base", "in_place"}
     assert told(["mine:fn", "--claims", "commutativity"]) >= {"commutativity", "associativity"}
