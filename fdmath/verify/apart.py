@@ -92,7 +92,10 @@ def _probed(worker, told, subject):
     found = {name: value for name, value in contract.declarations().items() if name in CONVENTIONS and name not in told}
     worker.declared |= found
     wrong = [f"{t.name}={t.declared!r} is declared, but {t.evidence}" for t in contract.contradictions()]
-    return _said(contract, found, replace(subject, **{n: x for n, x in worker.declared.items() if n == "grouped"})), wrong
+    unknown = [t.name for t in contract.undecided() if t.name in CONVENTIONS]
+    if not worker.declared.get("grouped", True):  # without groups there is one way to share heads
+        unknown = [name for name in unknown if name != "heads"]
+    return _said(contract, found, subject, unknown), wrong
 
 
 def contract_in(worker, subject, told, dtype=None, risky=False):
@@ -106,11 +109,9 @@ def contract_in(worker, subject, told, dtype=None, risky=False):
     return probe(replace(subject, **worker.declared), dtype, told=told, risky=risky, run=run)
 
 
-def _said(contract, found, subject):
+def _said(contract, found, subject, unknown):
     """What the probe found, in a line; a line more for what is not as the house has it, and for what it could not tell.
     """
-    unknown = [t.name for t in contract.undecided() if t.name in CONVENTIONS]
-    unknown = [name for name in unknown if name != "heads" or subject.grouped]  # without groups there is one way
     return [f"found: {', '.join(f'{name} {shown(contract[name].value)}' for name in found)}" if found else "",
             *(f"{name} {shown(value)}: {contract[name].evidence}" for name, value in found.items()
               if value != getattr(subject, name)),

@@ -16,7 +16,9 @@ Every law is written once, against this interface:
 They have a str, to be pasted, and no repr, which Hypothesis would make of each large case that breaks a law.
 """
 
+import base64
 import math
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +33,6 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
-
 
 LEAST_WEIGHT = 30.0
 """How far below the largest level a part certainly has weight: e⁻³⁰ of it is no 0 in any format of a state."""
@@ -490,12 +491,25 @@ def _add(x, c):
     return moved, lost
 
 
+MOST_WRITTEN = 200
+"""The most numbers of an array that are written out."""
+
+
+def _packed(x):
+    """An array as text that Python reads back after `import base64, zlib`: its bytes, compressed."""
+    text = base64.b85encode(zlib.compress(np.ascontiguousarray(x).tobytes(), 9)).decode()
+    data = f"zlib.decompress(base64.b85decode({text!r}))"
+    return f"np.array(np.frombuffer({data}, {x.dtype.name!r}).reshape({x.shape}), dtype={x.dtype.name!r})"
+
+
 def literal(x):
-    """x as text that Python reads back: arrays with every digit that matters."""
+    """x as text that Python reads back: arrays with every digit that matters, those of many numbers packed."""
     if isinstance(x, np.ndarray):
         if not x.size:
             return f"np.zeros({x.shape}, dtype={x.dtype.name!r})"
-        body = np.array2string(x, separator=", ", floatmode="unique", threshold=200)
+        if x.size > MOST_WRITTEN:
+            return _packed(x)
+        body = np.array2string(x, separator=", ", floatmode="unique", threshold=MOST_WRITTEN)
         return f"np.array({' '.join(body.split())}, dtype={x.dtype.name!r})".replace("nan", "np.nan").replace(
             "-inf", "-np.inf").replace(" inf", " np.inf").replace("[inf", "[np.inf")
     if hasattr(x, "payload"):

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from fdmath import _backends as backends
 from fdmath.algebra.state import AccState, LSEState, MLOState
 from fdmath.verify import reference
 from fdmath.verify.apart import verify_apart
@@ -134,7 +133,8 @@ def judged(args, words):
         return own_matrix(args.laws, args.cases, args.jobs, args.seed)
     told = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     laws = [law for law in laws_named(args.laws) if args.role in law.roles]
-    print(f"{args.target}: laws to ask: {len(laws)}, each on {args.cases} inputs, often within a minute", file=sys.stderr)
+    print(f"{args.target}: laws to ask: {len(laws)}, each on {args.cases} inputs, often within a minute",
+          file=sys.stderr)
     with Bar(len(laws)) as bar:
         return verify_apart(partial(declared_subject, args), args.laws, args.cases, seed=args.seed, told=told,
                             seconds=args.limit, progress=bar.step, replay=partial(replay, words),

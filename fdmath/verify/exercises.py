@@ -40,9 +40,9 @@ def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
     "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing and
-    writes nothing over, which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`, or the one whose
-    counterexample is shortest, with that input, what the function gave and what is right. Raises ValueError for a
-    notebook without an exercise.
+    writes nothing over, which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`,
+    or the one whose counterexample is shortest, with that input, what the function gave and what is right. Raises
+    ValueError for a notebook without an exercise.
     """
     task = lesson(number)
     if untried := not_tried(fn, task.sample()):

@@ -44,8 +44,8 @@ def _of_states(subject, case):
     for name, g in zip(("o", "lse"), grads, strict=True):
         for part, row in np.argwhere(empty):
             if np.any(g[part, row] != 0):
-                return Finding(np.inf, False, "fail", f"the gradient towards {name}[{row}] of part {part + 1}, an empty "
-                               f"state, is {g[part, row].tolist()} and must be 0: of Σ go·o + Σ gl·lse with "
+                return Finding(np.inf, False, "fail", f"the gradient towards {name}[{row}] of part {part + 1}, an "
+                               f"empty state, is {g[part, row].tolist()} and must be 0: of Σ go·o + Σ gl·lse with "
                                f"go = {go.tolist()}, gl = {gl.tolist()}")
     right = reference.oracle.certified_merge_jvp(os, lses, dos, np.where(empty, 0.0, dlses))
     seen = np.where(empty, 0.0, lses)

@@ -157,6 +157,8 @@ class Report:
             lines.append(f"(each lse is written as a natural logarithm{given})")
         if subject.role == "merge" and "LSEState(" in cell.counterexample:
             lines.append("(LSEState is fdmath.LSEState; a pair unpacks as the function takes it: fn(*part_1, *part_2))")
+        if "zlib." in cell.counterexample:
+            lines.append("(arrays of many numbers are packed: import base64, zlib)")
         lines += cell.explained
         if any("fault " in text for text in cell.explained):
             lines[-1] += " (docs/faults.md)"

@@ -14,6 +14,7 @@ import fdmath
 from fdmath import AccState, LSEState, Subject, merge
 from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Cell, Report, gradients, reference, strategies, verify
+from fdmath.verify.cases import literal
 from fdmath.verify.judge import ask, came, measured, ulps
 from fdmath.verify.mutants import backward_passes as wrong_backward
 from fdmath.verify.reference import Finding, Miss, exactly, same
@@ -306,6 +307,26 @@ def test_literals_are_those_of_the_subjects_library():
     assert none.shape == (0, 1) and none.dtype == torch.float64
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int64"])
+def test_a_literal_of_many_numbers_is_read_back(dtype):
+    import base64
+    import zlib
+
+    import ml_dtypes
+
+    numbers = np.random.default_rng(0).normal(size=(3, 70)) * 9
+    numbers[0, :3] = np.nan if dtype != "int64" else 7
+    x = numbers.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    text = literal(x)
+    again = eval(text, {"np": np, "base64": base64, "zlib": zlib})  # noqa: S307 - our own output
+    assert "..." not in text and reference.equal(again, x)
+    if dtype in ("float32", "float64"):
+        torch = pytest.importorskip("torch")
+        turned = pasted(text, ours("merge o/lse", "torch"))
+        tensor = eval(turned, {"np": np, "torch": torch, "base64": base64, "zlib": zlib})  # noqa: S307
+        assert tensor.dtype == getattr(torch, dtype) and reference.equal(tensor.numpy(), x)
+
+
 def test_an_accepted_failure_is_none_and_a_contradiction_is_one():
     subject, law = ours("merge o/lse"), LAWS["anchor"]
     cells = {("anchor", subject.name): Cell("fail", "budget", 1, counterexample="x")}
@@ -357,8 +378,8 @@ def test_the_gradient_towards_an_empty_state_is_told():
 
     cell = ask(LAWS["gradient"], Subject("s", "merge", unguarded, library="torch"), 30)
     assert cell.verdict == "fail"
-    assert re.search(r"the gradient towards (o|lse)\[\d\] of part \d, an empty state, is .*nan.* and must be 0: of Σ go·o",
-                     cell.counterexample)
+    told = r"the gradient towards (o|lse)\[\d\] of part \d, an empty state, is .*nan.* and must be 0: of Σ go·o"
+    assert re.search(told, cell.counterexample)
 
 
 def test_json_holds_every_cell():

@@ -1,4 +1,4 @@
-"""What a function takes is found by calling it: head dimensions, heads in groups, formats, num_splits; and said once."""
+"""What a function takes is found by calling it, and said once: head dimensions, grouped heads, formats, num_splits."""
 
 import numpy as np
 import pytest
