@@ -191,8 +191,8 @@ def _taken_by(subject, found, told):
     if "dims" in found:
         taken["dims"] = tuple(pair for pair in EQUAL if runs(dims=(pair,)))
     if subject.role in CALLED and "grouped" not in told:
-        taken["grouped"] = not why_not(subject, _of_heads(subject, 2, 1)) or bool(
-            why_not(subject, _of_heads(subject, 2, 2)))
+        # 4 over 2: one KV head would be broadcast by functions that know no groups
+        taken["grouped"] = _runs_with_heads(subject, 4, 2) or not _runs_with_heads(subject, 2, 2)
     return {name: value for name, value in taken.items() if value != getattr(subject, name)}
 
 
@@ -202,11 +202,12 @@ def _plain(subject):
     return case.taken_by(subject) if subject.role in CALLED else case
 
 
-def _of_heads(subject, heads, kv):
-    """The plainest call with so many query heads and KV heads."""
+def _runs_with_heads(subject, heads, kv):
+    """Whether the plainest call with so many query heads and KV heads returns a state, in either layout of lse."""
     case = _plain(subject)
     k, v = (np.repeat(x, kv, axis=1) for x in (case.k, case.v))
-    return replace(case, q=np.repeat(case.q, heads, axis=1), k=k, v=v)
+    case = replace(case, q=np.repeat(case.q, heads, axis=1), k=k, v=v)
+    return any(not why_not(replace(subject, lse_layout=layout), case) for layout in ("heads_first", "heads_last"))
 
 
 def _formats_told(told):

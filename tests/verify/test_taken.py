@@ -59,7 +59,14 @@ def merge_of_float32(o1, lse1, o2, lse2):
     return right.by_logaddexp(o1, lse1, o2, lse2)
 
 
+def of_as_many_heads_last(q, k, v, causal):
+    o, lse = of_as_many_heads(q, k, v, causal)
+    return o, np.swapaxes(lse, -1, -2)
+
+
 TAKEN = [
+    ("attention", of_as_many_heads_last, {"grouped": False},
+     "takes no grouped heads: asked with one query head a KV head"),
     ("attention", of_equal_dims, {"dims": ((2, 2), (4, 4), (16, 16), (64, 64), (32, 32), (128, 128))},
      "taken as dv = d: asked with d = 2, 4, 16, 32, 64, 128 alone"),
     ("attention", of_64_and_128, {"dims": ((64, 64), (128, 128))}, "taken as dv = d: asked with d = 64, 128 alone"),
