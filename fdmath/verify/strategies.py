@@ -7,7 +7,7 @@ Large cases take their sizes from the tiles of real kernels. A law starts at a p
 so that its first large case, the same under every seed, is of another size than its neighbours', and in one run the
 laws that judge values ask every size. The first, and half the rest, have near equal scores, and values that tell
 their keys apart: no key may be lost there. Not drawn: more than 1100 keys, 200 queries, 130 rows, 100 parts, 130
-splits or 3 sequences; d between 192 and 576; states of a merge in 16 bits.
+splits or 3 sequences; d between 192 and 576, or of 128 with more than 17 keys; states of a merge in 16 bits.
 """
 
 import importlib.util

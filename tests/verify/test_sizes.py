@@ -93,8 +93,10 @@ FAULTS = [
         never, lambda i, j, rows, keys, causal: causal & (rows == keys >= 16) & (j <= i + 1))),
     ("attention", "last tile of 64k keys", "duplicate keys", seeing(
         lambda i, j, rows, keys, causal: j + 0 * i >= without_the_last_tile(keys))),
-    ("attention", "first of more than 100 keys", "duplicate keys", seeing(lambda i, j, rows, keys, causal: (keys > 100) & (j + 0 * i == 0))),
-    ("attention", "a window of 512", "anchor", seeing(lambda i, j, rows, keys, causal: i + keys - rows - j >= 512)),
+    ("attention", "first of more than 100 keys", "duplicate keys", seeing(
+        lambda i, j, rows, keys, causal: (keys > 100) & (j + 0 * i == 0))),
+    ("attention", "a window of 512", "anchor", seeing(
+        lambda i, j, rows, keys, causal: i + keys - rows - j >= 512)),
     ("attention", "scale at d = 128", "shift", scaled_for_64),
     ("attention", "groups of 5 to 7", "grouped heads", groups_of_eight),
     ("block", "last tile of 64k keys", "duplicate keys", counted(lambda n: int(without_the_last_tile(n)))),
@@ -108,7 +110,8 @@ FAULTS = [
     ("merge", "rows beyond 32", "closure", taking(rows=slice(32))),
     ("merge_many", "parts beyond 48", "anchor", of_parts(lambda parts: min(parts, 48))),
     ("merge_many", "last of 8k + 1 parts", "anchor", of_parts(lambda parts: parts - (parts % 8 == 1 and parts > 8))),
-    ("merge_many", "last 16 of 16k parts", "duplicate keys", of_parts(lambda parts: parts - 16 * (parts % 16 == 0 and parts > 16))),
+    ("merge_many", "last 16 of 16k parts", "duplicate keys", of_parts(
+        lambda parts: parts - 16 * (parts % 16 == 0 and parts > 16))),
 ]
 
 
