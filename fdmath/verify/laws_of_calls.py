@@ -71,7 +71,8 @@ def grouped_heads(subject, case):
 
 
 @law("fn(keys) by definition, d up to 576, dv up to 512", CALLED, lambda s: s.largest_dim >= max(WIDE),
-     name="wide heads", dims=((24, 16), (40, 32), (192, 128), (128, 128), (96, 96), WIDE), sharing=((1, 1, 1), (1, 1, 2)))
+     name="wide heads", dims=((24, 16), (40, 32), (192, 128), (128, 128), (96, 96), WIDE),
+     sharing=((1, 1, 1), (1, 1, 2)))
 def wide_heads(subject, case):
     """With v narrower than k, up to the heads of latent attention (576 and 512), the state is the certified one."""
     return case.certified(subject).judge(case.run(subject), case.budget(subject))
