@@ -91,6 +91,12 @@ def test_the_flat_pair_formula_is_nan_when_it_starts_with_nothing(lib):
     assert holds(flat_as_printed_A_2_3_4(*columns(lib, (7.0, 0.0), (0.0, -INF), (0.0, -INF)))[0], [7.0])
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_flat_pair_formula_is_right_row_by_row_at_low_levels(lib, count):
+    parts = [random_state(lib, LSEState, np.random.default_rng(seed), (50, 2)) for seed in range(count)]
+    judge(certified(parts), merge_all(parts, flat_printed), chain_budget(parts, format_of("float32")))
+
+
 def test_flat_printed_is_an_order_for_pairs_only(lib):
     rng = np.random.default_rng(2)
     parts = [random_state(lib, LSEState, rng, (5, 2)) for _ in range(4)]
