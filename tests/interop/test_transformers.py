@@ -63,7 +63,7 @@ def generate(model, tokens, mask=None, count=6, **options):
 @pytest.mark.parametrize("options", [
     {}, {"tile": 3}, {"num_splits": 4, "kind": MLOState, "order": tree}, {"tile": 5, "kind": AccState, "order": flat},
     {"tile": 2, "kind": AccState, "order": streams(3)}, {"num_splits": 50, "order": sequential},
-], ids=str)  # fmt: skip
+], ids=lambda options: " ".join(options) or "none")  # fmt: skip
 def test_the_tokens_are_those_of_eager(llama, options):
     llama.set_attn_implementation("eager")
     expected = generate(llama, prompt(25))
