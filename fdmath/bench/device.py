@@ -35,7 +35,7 @@ def add_options(parser, peers, roles, dtypes, default, subject):
     theirs = parser.add_argument_group(*subject)
     theirs.add_argument("--subject", dest="target", metavar="PACKAGE.MODULE:FUNCTION")
     add_declarations(theirs, roles=roles)
-    parser.add_argument("--dtypes", nargs="+", default=default, metavar="DTYPE",
+    parser.add_argument("--dtypes", "--dtype", nargs="+", default=default, metavar="DTYPE",
                         help=f"of {', '.join(dtypes)} (default: {' '.join(default)})")
     parser.set_defaults(library="torch")
 

@@ -26,7 +26,7 @@ from fdmath.verify.backward import BackwardCase, bounded, compare, roundings
 from fdmath.verify.cases import BlockCase, StateCase
 from fdmath.verify.law import KEYED, LAWS, MERGING, Law, both, law, no_error, slack64
 from fdmath.verify.reference import HOLDS, Finding, as_pair, equal, is_nan, lawful, merged, same
-from fdmath.verify.subject import CALLED
+from fdmath.verify.subject import CALLED, SubjectError
 
 
 def _blind(subject):
@@ -404,11 +404,16 @@ def _with_unseen(subject, case):
 def seen_nan(subject, case):
     """NaN in v (in o of a part that has weight), or a score NaN or +∞, makes o NaN in the rows that see its key,
 
-    and changes no other head (no other row of a merge).
+    and changes no other head (no other row of a merge, which may refuse NaN instead).
     """
     was, budget, found = as_pair(case.run(subject)), case.budget(subject), HOLDS
     for one, seen, apart in case.spoiled(subject):
-        got = as_pair(one.run(subject))
+        try:
+            got = as_pair(one.run(subject))
+        except SubjectError:
+            if subject.role in MERGING:  # a merge may refuse it
+                continue
+            raise
         kept = (LSEState(np.where(apart[..., None], s.o, 0.0), np.where(apart, s.lse, 0.0)) for s in (got, was))
         found = found & is_nan(got.o, seen).on(one) & same(*kept, both(budget, budget)).on(one)
     return found

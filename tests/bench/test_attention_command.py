@@ -165,7 +165,7 @@ def test_too_much_memory_is_code_1(device, monkeypatch, capsys):
 
 
 def test_a_subject_is_timed_once_it_has_passed_the_laws(device, monkeypatch, capsys):
-    laws = functools.partial(device_bench.verify, laws=["anchor"], cases=5)
+    laws = functools.partial(device_bench.verify, laws=["anchor", "causality"], cases=30)
     monkeypatch.setattr(device_bench, "verify", laws)
     asked = [*SMALL, "--studies", "speed", "--p-dtype", "bfloat16", "--subject"]
     assert command.main([*asked, "mine:right"]) == 0

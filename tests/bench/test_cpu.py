@@ -21,10 +21,10 @@ def without_scale(q, k, v):
 
 def small_only(q, k, v):
     o, lse = fdmath.attention(q, k, v)
-    return (o, lse) if k.shape[-2] < 500 else (o * 0, lse)
+    return (o, lse) if k.shape[-2] < 2500 else (o * 0, lse)
 
 def raises_later(q, k, v):
-    assert k.shape[-2] < 500, "too long"
+    assert k.shape[-2] < 2500, "too long"
     return fdmath.attention(q, k, v)
 
 def base_two_last(q, k, v):
@@ -35,13 +35,13 @@ stored = {}
 
 def caching(q, k, v):
     key = (id(q), id(k), id(v))
-    if k.shape[-2] < 500:
+    if k.shape[-2] < 2500:
         return fdmath.attention(q, k, v)
     return stored.setdefault(key, fdmath.attention(q, k, v))
 
 def overwriting(q, k, v):
     state = fdmath.attention(q, k, v)
-    if k.shape[-2] > 500:
+    if k.shape[-2] > 2500:
         v[...] = np.nan
     return state
 '''
@@ -95,7 +95,7 @@ def test_a_subject_is_timed_once_it_has_passed_the_laws(here, capsys):
     assert "mine:without_scale is not timed" in out and "anchor" in out and cpu.READ not in out
 
 
-LARGE = ["cpu", "--keys", "600", "--tiles", "128", "--q-heads", "4", "--dim", "8", "--rounds", "1", "--no-peers",
+LARGE = ["cpu", "--keys", "2600", "--tiles", "650", "--q-heads", "4", "--dim", "8", "--rounds", "1", "--no-peers",
          "--libraries", "numpy", "--json", "out.json"]
 
 

@@ -42,7 +42,7 @@ def test_the_answer_is_right(capsys):
 
 @pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
 def test_a_slip_breaks_the_anchor(slip):
-    report = verify(lesson_11.subject(edited(lesson_11.answer, *slip)), ["anchor"], cases=30)
+    report = verify(lesson_11.subject(edited(lesson_11.answer, *slip)), ["anchor"], cases=300)
     assert report.cells["anchor", "answer"].verdict == "fail"
 
 
