@@ -271,6 +271,14 @@ def test_a_row_without_keys_has_no_budget(lib, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_part_without_keys_leaves_the_bound_of_the_others_finite(lib, kind):
+    full = random_state(lib, kind, np.random.default_rng(8), (2, 3))
+    for nothing in empty_states(lib, kind, 2, 3):
+        budget = fold_budget([full, nothing, full], flat, format_of("float32"))
+        assert np.all(np.isfinite(budget.o)) and np.all(np.isfinite(budget.lse))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_side_passes_the_budget_of_the_other_on(lib, kind):
     full = in_float64(random_state(lib, kind, np.random.default_rng(6), (2, 3)))
     carried = Budget(np.full((2, 3), 0.25), np.full(2, 0.5))
