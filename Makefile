@@ -25,6 +25,7 @@ make verify          every law of merging, for every implementation here
 make laws-thorough   the same with many more cases
 make mutants         wrong implementations, each to die by the law named for it
 make mutation        small changes of the code, each to be noticed by a test
+make claims          the verdict on every statement of the two documents
 make lint            style, imports, tolerances, notebook rules
 make doctor          versions, and which backends work here
 
@@ -34,7 +35,7 @@ Your own function with NumPy alone:  python -m pip install ".[verify,oracle]"
 Words after ARGS= go to the command: make verify ARGS="--only shift"
 endef
 
-.PHONY: help lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation lint doctor
+.PHONY: help lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation claims lint doctor
 help:
 	$(info $(HELP))@:
 lab: $(INSTALLED)
@@ -57,6 +58,8 @@ mutants: .venv/installed-all
 	$(PY) -m fdmath mutants $(ARGS)
 mutation: .venv/installed-all
 	$(PY) -m fdmath mutation $(ARGS)
+claims: .venv/installed-all
+	$(PY) -m fdmath claims $(ARGS)
 lint: .venv/installed-all
 	$(PY) -m fdmath lint $(ARGS)
 doctor: $(INSTALLED)

@@ -25,6 +25,7 @@ COMMANDS = {
     "verify": Command("fdmath.verify.command:main", "verify", "the laws of merging, for fdmath or for your function"),
     "probe": Command("fdmath.verify.probe_command:main", "verify", "the conventions of a function, from its outputs"),
     "mutants": Command("fdmath.verify.mutants_command:main", "verify", "which law kills which wrong implementation"),
+    "claims": Command("fdmath.claims.command:main", "claims", "the verdict on every statement of the two documents"),
     "bench": Command("fdmath.bench.command:main", "notebooks", "timed: bench cpu, decode, attention, distributed"),
     "lab": Command("fdmath.workshop.lab:main", "notebooks", "JupyterLab on the first notebook (this machine only)"),
     "notebooks": Command("fdmath.workshop.notebooks:main", "notebooks", "execute the notebooks, store their outputs"),

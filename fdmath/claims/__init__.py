@@ -4,6 +4,7 @@
 """
 
 from fdmath.claims.claim import Claim, Observed, check, verdict
+from fdmath.claims.report import Outcome, Report, judge, results, run
 from fdmath.claims.rows import checks, ledger
 
-__all__ = ["Claim", "Observed", "check", "checks", "ledger", "verdict"]
+__all__ = ["Claim", "Observed", "Outcome", "Report", "check", "checks", "judge", "ledger", "results", "run", "verdict"]

@@ -21,8 +21,12 @@ class Bar:
 
     def step(self, law, subject):
         """Nothing; the bar is one further, and says what is asked of which."""
+        self.advance(f"{subject.name}: {law.name}")
+
+    def advance(self, text):
+        """Nothing; the bar is one further and shows the text."""
         if self.bar is not None:
-            self.bar.set_description(f"{subject.name}: {law.name}")
+            self.bar.set_description(text)
             self.bar.update()
 
 
