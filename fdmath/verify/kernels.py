@@ -3,7 +3,7 @@
 Needs torch and Triton when imported; `subjects.all_subjects` imports it where the kernels can run.
 """
 
-from fdmath.kernels.checks import INTERPRETED, LARGEST_DIM
+from fdmath.kernels.checks import INTERPRETED, LARGEST_DIM, LARGEST_QUERIES
 from fdmath.kernels.flash import flash_attention_by_kernel
 from fdmath.kernels.flash_backward import flash_backward
 from fdmath.kernels.merge import merge_states
@@ -50,7 +50,7 @@ def kernel_subjects():
     """The Subjects: split-KV decoding in three roles, the merge of many states, FlashAttention-2."""
     def decoding(name, role, fn, *claims):
         return Subject(name, role, on_device(fn), library="torch", dtypes=FORMATS, p_dtype="inputs", flushed=FLUSHED,
-                       largest_dim=LARGEST_DIM, claims=claims)
+                       largest_dim=LARGEST_DIM, most_queries=LARGEST_QUERIES, claims=claims)
 
     return [
         decoding("split-KV kernel", "decode", decode, "empty", "poison"),

@@ -204,6 +204,7 @@ def calls(draw, subject, keys=(1, 7), empties=True, small=False, large=False, lo
     if large:
         n, rows, d, dv = tile
         rows = 1 if decode else rows
+    rows = min(rows, subject.most_queries)
     d, dv = draw(st.sampled_from(dims)) if dims else (min(x, subject.largest_dim) for x in (d, dv))
     near = large and draw(st.sampled_from((True, False)))
     q = _array(draw, (batch, kv * group, rows, d), QUERIES, dtype)

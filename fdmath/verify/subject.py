@@ -14,6 +14,7 @@ With kind=MLOState or AccState a state is passed and returned as three arrays in
 """
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -40,10 +41,10 @@ class Subject:
 
     name, role, fn: see the module; a plain function needs no more. library: "numpy" or "torch", what fn takes; device:
     where torch has its tensors ("cpu", "cuda", …). lse: whether fn returns one; without it what only lse can show is
-    not asked. largest_dim: the most d and dv that fn takes; dims: the pairs (d, dv) that it takes, () for any; grouped:
-    whether it takes more query heads than KV heads; splits: whether a decode takes num_splits. What it does not take
-    is not asked. in_place: fn may write its operands (it is given private
-    copies, and may return None: the result is then read from the first).
+    not asked. largest_dim: the most d and dv that fn takes; dims: the pairs (d, dv) that it takes, () for any;
+    most_queries: the most query tokens a sequence; grouped: whether it takes more query heads than KV heads; splits:
+    whether a decode takes num_splits. What it does not take is not asked. in_place: fn may write its operands (it is
+    given private copies, and may return None: the result is then read from the first).
     log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
@@ -81,6 +82,7 @@ class Subject:
     dtypes: tuple = ("float32", "float64")
     largest_dim: int = max(WIDE)
     dims: tuple = ()
+    most_queries: int = sys.maxsize
     grouped: bool = True
     splits: bool = True
     false: tuple = ()
@@ -104,8 +106,9 @@ class Subject:
         if not self.lse and (self.role == "merge" or self.kind is not LSEState):
             raise ValueError("lse=False must go with a result that is not merged on: no merge of two, no m and l; "
                              f"got a {self.role} of {SPELT[self.kind]}")
-        if not self.largest_dim >= 1:
-            raise ValueError(f"largest_dim must be at least 1; got {self.largest_dim!r}")
+        for name in ("largest_dim", "most_queries"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)!r}")
         if not all(d >= 2 and dv >= 1 for d, dv in self.dims):
             raise ValueError(f"dims must be pairs (d, dv) with d at least 2; got {self.dims!r}")
         _one_of("log_base", self.log_base, (math.e, 2))

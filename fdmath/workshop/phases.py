@@ -1,7 +1,7 @@
 """`fdmath test`: the phases of the tests, each in its own process, with their times.
 
 Every phase is tried; a phase passes only if its process returns 0, and pytest returns 5, not 0, when it finds
-no tests. The table is followed by the closing line of each phase, word for word.
+no tests. The table is followed by what failed, a line each, and the closing line of each phase, word for word.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ENVIRONMENT = {
 MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
 GLOO = "tests/distributed"
 NOT_PORTABLE = ("lint", "kernels", "gloo")
-PYTEST = ["-m", "pytest", "-n", "2", "-rs"]
+PYTEST = ["-m", "pytest", "-n", "2", "-rfEs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
     "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in (*KERNELS, GLOO))],
@@ -43,20 +43,24 @@ THOROUGH = {"FDMATH_KERNEL_CASES": "50"}
 COUNTED = "kernel tests: "
 """What a line begins with that a phase prints before its last, and that closes with it."""
 
+BROKEN = ("FAILED ", "ERROR ")
+"""What pytest begins the lines with that name what failed."""
+
 
 class Result(NamedTuple):
-    """How one phase ended: its exit code, its seconds and the last line that it printed, with counts before it."""
+    """How one phase ended: its exit code, its seconds, its last line with counts before it, and what failed."""
 
     name: str
     code: int
     seconds: float
     closing: str
+    broken: tuple = ()
 
 
 def run_phase(name, command, variables):
     """The Result of `python *command` in the repository, its output passed on line by line."""
     print(f"\n--- {name}: python {' '.join(command)}", flush=True)
-    start, counted, closing = time.perf_counter(), "", ""
+    start, counted, closing, broken = time.perf_counter(), "", "", []
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=repository(),
@@ -71,7 +75,8 @@ def run_phase(name, command, variables):
             print(line, end="", flush=True)
             closing = line.rstrip() or closing
             counted = line if line.startswith(COUNTED) else counted
-    result = Result(name, process.returncode, time.perf_counter() - start, counted + closing)
+            broken += [line.rstrip()] if line.startswith(BROKEN) else []
+    result = Result(name, process.returncode, time.perf_counter() - start, counted + closing, tuple(broken))
     print(f"--- {name}: {verdict(result)} in {clock(result.seconds)}", flush=True)
     return result
 
@@ -87,11 +92,12 @@ def clock(seconds):
 
 
 def table(results):
-    """The closing table: a line for each phase, the sum of the times, then each phase's own last line."""
+    """The closing table: a line for each phase, the sum of the times, what failed, then each phase's own last line."""
     width = max(len(result.name) for result in results)
     rows = [f"{result.name:<{width}}  {clock(result.seconds):>6}  {verdict(result)}" for result in results]
     total = f"{'all':<{width}}  {clock(sum(result.seconds for result in results)):>6}"
-    return "\n".join(["", *rows, total, "", *(result.closing for result in results)])
+    broken = [line for result in results for line in result.broken]
+    return "\n".join(["", *rows, total, "", *broken, *(result.closing for result in results)])
 
 
 def jobs(names, portable, thorough=False):

@@ -63,8 +63,8 @@ def test_every_ratio_of_heads_is_that_of_repeated_kv_heads(lib):
 def test_two_axes_are_one_head(lib):
     call = random_call(3, (1, 1), 3, 7, 5)
     q, k, v = call.arrays(lib, "float32")
-    one = attention(q[0], k[0], v[0])
-    assert same(one.o, attention(q, k, v).o[0]) and same(one.lse, attention(q, k, v).lse[0])
+    one = attention(q[0], k[0], v[0])  # a library may add up a matrix otherwise than a batch of one
+    judge(call.certified(), LSEState(one.o[None], one.lse[None]), call.budget("float32"))
 
 
 def test_causal_is_aligned_at_the_bottom_right(lib):

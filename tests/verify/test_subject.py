@@ -60,6 +60,7 @@ def test_a_merge_is_not_told_to_leave_out_its_lse():
     ({"device": "cuda"}, "device must be cpu for NumPy arrays; got 'cuda'"),
     ({"lse": False}, "lse=False must go with a result that is not merged on"),
     ({"largest_dim": 0}, "largest_dim must be at least 1; got 0"),
+    ({"most_queries": 0}, "most_queries must be at least 1; got 0"),
 ])
 def test_a_declaration_that_cannot_be_is_refused(declared, told):
     with pytest.raises(ValueError, match=told):
@@ -86,6 +87,13 @@ def test_no_case_is_wider_than_the_subject_takes():
     assert not LAWS["wide heads"].concerns(narrow)
     wide = drawn(LAWS["wide heads"], replace(narrow, largest_dim=576), 1, large=True)
     assert [(c.q.shape[-1], c.v.shape[-1]) for c in wide] == [(576, 512)]
+
+
+def test_no_case_has_more_queries_than_the_subject_takes():
+    few = Subject("s", "attention", right.scaled_first, most_queries=2)
+    cases = [case for name in ("anchor", "grouped heads") for case in drawn(LAWS[name], few, 10)]
+    cases += drawn(LAWS["anchor"], few, 3, large=True)
+    assert max(c.q.shape[-2] for c in cases) == 2
 
 
 def test_grouped_heads_are_asked_at_the_ratios_named():

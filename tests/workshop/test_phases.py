@@ -28,6 +28,13 @@ def test_one_failing_phase_fails_all_and_the_rest_is_still_tried(monkeypatch, ca
     assert [line.split()[2] for line in printed[-6:-4]] == ["failed", "passed"]
 
 
+def test_what_failed_is_named_again_at_the_end(monkeypatch, capfd, tmp_path):
+    (tmp_path / "test_broken.py").write_text("def test_red():\n    assert False\n", encoding="utf-8")
+    assert run(monkeypatch, {"unit": [*phases.PYTEST, str(tmp_path)], "laws": PASSES}) == 1
+    last = capfd.readouterr().out.split("\nall ")[1].splitlines()
+    assert [line.split(" - ")[0].split("::")[1] for line in last if line.startswith("FAILED ")] == ["test_red"]
+
+
 def test_no_tests_found_is_a_failure(monkeypatch, tmp_path):
     assert run(monkeypatch, {"unit": [*phases.PYTEST, str(tmp_path)]}) == 1
 
