@@ -87,15 +87,20 @@ def synthetic(level, rows=16, keys=1024, seed=0):
 
 
 def captured(name, every=8):
-    """The Case of every eighth query of a captured head, with all of its keys and values.
+    """The Case of every eighth query of a captured head, with all of its keys and values."""
+    head = fdmath.load_example(name)
+    return of_head(head.q, head.k, head.v, every)
+
+
+def of_head(q, k, v, every=8):
+    """The Case of every eighth of the last queries q (Nq, d) of a head over its keys k (N, d) and values v (N, dv).
 
     The scores are the exact products of the stored numbers, rounded once: what follows is merging alone.
     """
-    head = fdmath.load_example(name)
-    queries, keys = np.arange(len(head.q))[every - 1::every], np.arange(len(head.k))
-    scores = head.q[queries].astype(np.float64) @ head.k.T.astype(np.float64) / np.sqrt(head.q.shape[-1])
-    visible = keys <= queries[:, None] + (len(head.k) - len(head.q))
-    return certified(np.where(visible, scores, -np.inf).astype(np.float32), head.v.astype(np.float32))
+    queries, keys = np.arange(len(q))[every - 1::every], np.arange(len(k))
+    scores = q[queries].astype(np.float64) @ k.T.astype(np.float64) / np.sqrt(q.shape[-1])
+    visible = keys <= queries[:, None] + (len(k) - len(q))
+    return certified(np.where(visible, scores, -np.inf).astype(np.float32), v.astype(np.float32))
 
 
 def tile_states(scores, v, kind, stats, tile=TILE):

@@ -1,6 +1,6 @@
 """SmolLM2 decoding on fdmath, recorded: the tokens of eager under many options, and attention's share of a step.
 
-    python -m fdmath.bench.model tokens|long|forced|time [--out FOLDER]
+    python -m fdmath.bench.model tokens|long|forced|time|heads|reading|answers [--out FOLDER]
 
 needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. Threads are torch's own setting.
 """
@@ -16,6 +16,7 @@ import torch
 import transformers
 from tqdm.auto import tqdm
 
+from fdmath.bench import model_statistics as statistics_of
 from fdmath.bench.records import provenance, write
 from fdmath.interop import capture, compare, fetch
 from fdmath.interop.smollm2 import SMOLLM2
@@ -27,6 +28,8 @@ CUTS = ({"tile": 7}, {"tile": 64}, {"num_splits": 1}, {"num_splits": 5})
 SPELLINGS = (("lse", "flat"), ("mlo", "tree"), ("acc", "streams"))
 MEASURED = ("algebra", "attention", "interop")
 CONTEXT, STEPS = 4000, 50
+CONTEXTS = (16, 64, 256, 768)  # tokens of the stored text before those that are given
+QUOTED = (300, 700, 1100)  # tokens of the stored text that are gone on with
 
 
 def tokens(model, tokenizer, prompts, count, options):
@@ -42,13 +45,25 @@ def tokens(model, tokenizer, prompts, count, options):
     return rows
 
 
-def forced(model, tokenizer, count):
-    """One row: the last `count` tokens of the stored text, given to eager, sdpa and fdmath after all that precede."""
-    text = (resources.files("fdmath") / "data" / "text.txt").read_text(encoding="utf-8")
-    ids = tokenizer(text, return_tensors="pt").input_ids
+def forced(model, tokenizer, count, contexts=CONTEXTS):
+    """Rows for sdpa and fdmath: `count` tokens of the stored text, given to both and eager after each of the contexts.
+
+    The last context is all but the last `count` tokens of the text.
+    """
+    ids = stored_text(tokenizer)
     compare.use()
-    found = compare.compare(model, ids[:, :-count], count, forced=ids[:, -count:], progress=True)
-    return [{"implementation": name, **_summary(found, name)} for name in (compare.PEER, compare.OURS)]
+    rows = []
+    for context in (*contexts, ids.shape[1] - count):
+        following = ids[:, context:context + count]
+        found = compare.compare(model, ids[:, :context], count, forced=following, progress=True)
+        rows += [{"implementation": name, **_summary(found, name)} for name in (compare.PEER, compare.OURS)]
+    return rows
+
+
+def stored_text(tokenizer):
+    """The token ids (1, N) of the text that the package holds."""
+    text = (resources.files("fdmath") / "data" / "text.txt").read_text(encoding="utf-8")
+    return tokenizer(text, return_tensors="pt").input_ids
 
 
 def _summary(found, name):
@@ -117,7 +132,7 @@ def _filled(model, context):
 def main(argv=None):
     """Exit code 0; the record of one study is written to the folder."""
     parser = argparse.ArgumentParser(prog="python -m fdmath.bench.model", description=__doc__.splitlines()[0])
-    parser.add_argument("study", choices=("tokens", "long", "forced", "time"))
+    parser.add_argument("study", choices=("tokens", "long", "forced", "time", "heads", "reading", "answers"))
     parser.add_argument("--out", type=Path, default=Path(str(resources.files("fdmath"))) / "bench" / "results")
     options = parser.parse_args(argv)
     head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
@@ -126,7 +141,11 @@ def main(argv=None):
     rows = {"tokens": lambda: tokens(model, tokenizer, PROMPTS[:3], 48, twelve),
             "long": lambda: tokens(model, tokenizer, PROMPTS, 256, [{"num_splits": 4}]),
             "forced": lambda: forced(model, tokenizer, 64),
-            "time": lambda: time_of_attention(model)}[options.study]()
+            "time": lambda: time_of_attention(model),
+            "heads": lambda: statistics_of.heads(model, stored_text(tokenizer)),
+            "reading": lambda: statistics_of.reading(model, stored_text(tokenizer)),
+            "answers": lambda: statistics_of.answers(
+                model, [stored_text(tokenizer)[:, :n] for n in QUOTED], 48)}[options.study]()
     print(write(options.out, f"model_{options.study}-cpu", head | {"model": "SmolLM2-135M-Instruct, float32"}, rows))
     return 0
 
