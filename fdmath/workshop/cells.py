@@ -1,7 +1,7 @@
 """A pytest plugin for notebook cells under nbval, by the cell's tags.
 
-`needs-torch`, `needs-triton` and `needs-gpu` cells are skipped, counted and named where the thing is missing;
-the output of a `timed` cell is not compared, since it differs from run to run. (pytest-xdist drops the count of
+Cells that need something (`needs.py`: `needs-torch`, `needs-model` …) are skipped, counted and named where it is
+missing; the output of a `timed` cell is not compared, since it differs from run to run. (pytest-xdist drops the count of
 deselected tests and keeps that of skipped ones.)
 """
 

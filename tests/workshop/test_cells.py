@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fdmath.interop.smollm2 import SMOLLM2
 from fdmath.workshop import needs
 
 NO_TRITON = "import sys\nsys.modules['triton'] = None\n"  # a conftest under which triton cannot be imported
@@ -54,3 +55,14 @@ def test_missing_names_what_is_not_here(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     assert needs.missing(["needs-triton", "timed"]) == ["triton"]
     assert needs.missing(["timed"]) == []
+
+
+def test_the_model_is_here_once_its_file_is_in_the_cache(monkeypatch, tmp_path):
+    for package in ("torch", "transformers", "accelerate", "gguf"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("FDMATH_CACHE", str(tmp_path))
+    assert needs.missing(["needs-transformers", "needs-model"]) == ["SmolLM2 (fdmath model fetch)"]
+    (tmp_path / SMOLLM2.file_name).touch()
+    assert needs.missing(["needs-transformers", "needs-model"]) == []
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert needs.missing(["needs-transformers", "needs-model"]) == ["transformers", "SmolLM2 (fdmath model fetch)"]
