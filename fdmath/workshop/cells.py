@@ -1,8 +1,8 @@
 """A pytest plugin for notebook cells under nbval, by the cell's tags.
 
 Cells that need something (`needs.py`: `needs-torch`, `needs-model` …) are skipped, counted and named where it is
-missing; the output of a `timed` cell is not compared, since it differs from run to run. (pytest-xdist drops the count of
-deselected tests and keeps that of skipped ones.)
+missing; the output of a `timed` cell is not compared, since it differs from run to run. (pytest-xdist drops the count
+of deselected tests and keeps that of skipped ones.)
 """
 
 import pytest
