@@ -17,6 +17,8 @@ INSTALLED := $(or $(wildcard .venv/installed-all),.venv/installed-$(EXTRAS))
 define HELP
 make lab             the notebooks in JupyterLab; installs what 00 to 06 need (EXTRAS=all: everything)
 make notebooks       execute every notebook and store its outputs
+make book            the reading copy: pages that open without a network, in build/book
+make figures         every figure as SVG and PNG with its caption, in build/figures
 make student         copies of the notebooks without the answers
 make test            every phase of the tests
 make test-portable   unit tests, laws and notebooks as on older processors
@@ -35,7 +37,7 @@ Your own function with NumPy alone:  python -m pip install ".[verify,oracle]"
 Words after ARGS= go to the command: make verify ARGS="--only shift"
 endef
 
-.PHONY: help lab test test-portable test-kernels notebooks student verify laws-thorough mutants mutation claims lint doctor
+.PHONY: help lab test test-portable test-kernels notebooks book figures student verify laws-thorough mutants mutation claims lint doctor
 help:
 	$(info $(HELP))@:
 lab: $(INSTALLED)
@@ -48,6 +50,10 @@ test-kernels: .venv/installed-all
 	$(PY) -m fdmath test kernels --thorough $(ARGS)
 notebooks: .venv/installed-all
 	$(PY) -m fdmath notebooks $(ARGS)
+book: .venv/installed-all
+	$(PY) -m fdmath book $(ARGS)
+figures: .venv/installed-all
+	$(PY) -m fdmath figures $(ARGS)
 student: $(INSTALLED)
 	$(PY) -m fdmath student $(ARGS)
 verify: .venv/installed-all

@@ -6,6 +6,7 @@ line style alike, six at most. `show` refuses one that is not, and one without i
 
 import io
 import math
+import os
 
 import matplotlib
 import matplotlib.colors
@@ -23,6 +24,7 @@ from fdmath.algebra.rounding import unit_roundoff
 SIZE = (9.0, 5.0)  # inches
 SMALLEST_TEXT = 12  # points
 MOST_SERIES = 6
+SVG_TOO = "FDMATH_SVG_TOO"  # a variable of the environment; where it is set, `show` displays an SVG beside the PNG
 
 # Okabe and Ito's palette (2008), told apart by readers with any of the common colour deficiencies.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -76,13 +78,13 @@ def show(fig, alt):
     if not (alt.strip().endswith(".") and len(alt.split()) > 2):
         raise ValueError(f"alt must be a sentence that says what the figure shows; got {alt!r}")
     with style():
-        png = png_of(fig)
+        pictures = {"image/png": png_of(fig)} | ({"image/svg+xml": svg_of(fig)} if os.environ.get(SVG_TOO) else {})
     if broken := faults(fig):
         raise ValueError(f"the figure {broken[0]}")
     if get_ipython() is None:
         print(alt)
     else:
-        display({"text/plain": alt, "image/png": png}, metadata={"image/png": {"alt": alt}}, raw=True)
+        display({"text/plain": alt, **pictures}, metadata={"image/png": {"alt": alt}}, raw=True)
     fig.clear()
 
 
@@ -92,6 +94,13 @@ def png_of(fig):
     fig.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(64).save(png, format="png", optimize=True)
     return png.getvalue()
+
+
+def svg_of(fig):
+    """The figure as the text of an SVG, the same in every run."""
+    svg = io.StringIO()
+    fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return svg.getvalue()
 
 
 def claim(holds, sentence):
@@ -360,6 +369,22 @@ def foretold_plot(x, series, *, xlabel, ylabel, title, base=2):
         axes.plot(x, measured, **look, label=name)
         axes.plot(x, foretold, **(look | _BOUND), label=f"{name}, foretold")
     figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+@style()
+def scatter_plot(series, *, xlabel, ylabel, title, diagonal=""):
+    """A figure of points on two logarithmic axes, a colour and a marker for each series.
+
+    series: name → (x, y), each (n,), later ones smaller. diagonal: what to call the dotted line y = x; "" for none.
+    """
+    figure, axes = new_figure(title=title, xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
+    for i, (look, (name, (x, y))) in enumerate(zip(STYLE["axes.prop_cycle"], series.items(), strict=False)):
+        axes.plot(x, y, **(look | {"linestyle": "", "markerfacecolor": "none", "markersize": 8 - i}), label=name)
+    if diagonal:
+        ends = [f([f(x) for x, _ in series.values()]) for f in (np.min, np.max)]
+        axes.plot(ends, ends, **(_BOUND | {"color": "black"}), label=diagonal)
+    figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 

@@ -18,6 +18,7 @@ TOP_LEVEL = {
 }  # fmt: skip
 CONDA_NAMES = {"torch": "pytorch"}  # where conda-forge's name is not PyPI's
 NOT_IN_CONDA = {"triton"}  # a Linux-only line, which an environment.yml cannot say
+BY_PIP = {"sphinx-mathjax-offline"}  # what conda-forge does not have
 
 
 def tracked(root):
@@ -48,10 +49,11 @@ def test_environment_is_pyproject(root, pyproject):
     environment = yaml.safe_load((root / "environment.yml").read_text(encoding="utf-8"))
     assert environment["channels"] == ["conda-forge", "nodefaults"]
     packages = [line for line in environment["dependencies"] if isinstance(line, str)]
-    expected = {conda_line(r) for r in requirements(pyproject) if r.name not in NOT_IN_CONDA}
+    expected = {conda_line(r) for r in requirements(pyproject) if r.name not in NOT_IN_CONDA | BY_PIP}
     expected |= {"python" + pyproject["project"]["requires-python"], "pip"}
     assert sorted(packages) == sorted(expected)
-    assert environment["dependencies"][-1] == {"pip": ["--editable ."]}
+    by_pip = sorted(conda_line(r) for r in requirements(pyproject) if r.name in BY_PIP)
+    assert environment["dependencies"][-1] == {"pip": [*by_pip, "--editable ."]}
 
 
 def test_every_requirement_is_pinned_within_its_range(root, pyproject):
