@@ -10,8 +10,8 @@ from fdmath.claims.claim import CHECKS, Claim
 MODULES = (
     "setting", "triple", "pair",
     "triple_code", "lse_code", "advice",
-    "deferred", "statistics", "causal", "loops", "gradients",
-    "algorithms", "decoding", "results",
+    "deferred", "statistics", "causal", "loops", "gradients", "warps",
+    "algorithms", "decoding", "benchmarks",
 )  # fmt: skip
 """The modules of fdmath.claims that hold checks."""
 
