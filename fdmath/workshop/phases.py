@@ -24,15 +24,16 @@ ENVIRONMENT = {
 }
 
 MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
-GLOO = "tests/distributed"
+GLOO, CLAIMS = "tests/distributed", "tests/claims"
 NOT_PORTABLE = ("lint", "kernels", "gloo")
 PYTEST = ["-m", "pytest", "-n", "2", "-rfEs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
-    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in (*KERNELS, GLOO))],
+    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in (*KERNELS, GLOO, CLAIMS))],
     "laws": [*PYTEST, MATRIX],
     "kernels": [*PYTEST, *KERNELS],
     "gloo": [*PYTEST, "--dist", "loadscope", GLOO],  # a module starts its groups of processes once
+    "claims": [*PYTEST, CLAIMS],  # before the notebooks: it leaves its report to notebook 14
     "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
 }
 

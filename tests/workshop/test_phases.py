@@ -74,8 +74,8 @@ def test_a_worker_has_one_thread(monkeypatch, capfd):
 def test_the_matrix_the_kernels_and_the_groups_of_processes_are_in_one_phase_each():
     assert phases.MATRIX in phases.COMMANDS["laws"]
     assert set(phases.KERNELS) <= set(phases.COMMANDS["kernels"])
-    assert phases.GLOO in phases.COMMANDS["gloo"]
-    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS, phases.GLOO)}
+    assert phases.GLOO in phases.COMMANDS["gloo"] and phases.CLAIMS in phases.COMMANDS["claims"]
+    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS, phases.GLOO, phases.CLAIMS)}
     assert ignored <= set(phases.COMMANDS["unit"])
 
 
