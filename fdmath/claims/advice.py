@@ -218,7 +218,7 @@ def a_third_less_to_send():
     mixed = pair_saving(128, FLOAT16, FLOAT32)
     reduced = [tree_bytes(kind, 1, 128, 4, "reduce") for kind in (LSEState, AccState)]
     figure = (", ".join(f"d = {dim}: {float(x):.2%}" for dim, x in shares.items())
-              + f"; d = 128 with a float16 o: {float(mixed):.2%}; by an all-reduce {reduced[0]} bytes, not {reduced[1]}")
+              + f"; d = 128 with a float16 o: {float(mixed):.2%}; by all-reduce {reduced[0]} bytes, not {reduced[1]}")
     return Observed([x * 3 == 1 for dim, x in shares.items() if dim > 1], figure=figure,
                     counterexample=f"d = 2: {float(pair_saving(2)):.0%}")
 

@@ -70,7 +70,7 @@ def scores_are_scaled_by_the_dimension_of_q():
     dot = number(np.sum(exact(big[0]) ** 2))
     after, before = single_stream_as_printed_A_3_1_2(*big, v), split_kv_attention(*big, v).o
     figure = (f"d = 1, 3, 64, 128 within the bound; scaled after the product in float16, d = 128, the dot product "
-              f"{dot:g} overflows though {dot / math.sqrt(128):g} would fit: o = {number(after[..., 0])}; with q scaled "
+              f"{dot:g} overflows though {dot / math.sqrt(128):g} would fit: o = {number(after[..., 0])}; q scaled "
               f"first in float32: {number(before[..., 0]):g}")
     return Observed(inside, figure=figure)
 
