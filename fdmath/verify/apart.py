@@ -28,6 +28,8 @@ in_place is not: a function that returns a state and changes its operands beside
 HERE = "fdmath.verify.apart"
 EQUAL = ((2, 2), (4, 4), (16, 16), (64, 64), (32, 32), (128, 128))
 """Pairs (d, dv) that a function is given which does not take d = 2 with dv = 1: kernels often need dv = d."""
+QUERIES = (65, 64, 32, 16, 8, 4, 2)
+"""Query tokens that a function is given, to see how many it takes: kernels for decoding take few."""
 HALF = ("float16", "bfloat16")
 """Formats that a function is given which takes none of the declared."""
 
@@ -80,6 +82,8 @@ def _how_taken(name, value):
     """What a declaration found by calling means, in a line."""
     if name == "dims":
         return f"taken as dv = d: asked with d = {', '.join(str(d) for d, _ in sorted(value))} alone"
+    if name == "most_queries":
+        return f"takes no more than {value} quer{'y' if value == 1 else 'ies'} a sequence: asked with no more"
     return {"grouped": "takes no grouped heads: asked with one query head a KV head",
             "splits": "taken without num_splits: only the keys of a call are split, or not at all",
             "dtypes": f"dtypes taken: {', '.join(value) if name == 'dtypes' else ''}; no others are asked",
@@ -193,6 +197,8 @@ def _taken_by(subject, found, told):
     if subject.role in CALLED and "grouped" not in told:
         # 4 over 2: one KV head would be broadcast by functions that know no groups
         taken["grouped"] = _runs_with_heads(subject, 4, 2) or not _runs_with_heads(subject, 2, 2)
+    if subject.role in CALLED and "most_queries" not in told and not _runs_with_queries(subject, QUERIES[0]):
+        taken["most_queries"] = next((n for n in QUERIES[1:] if _runs_with_queries(subject, n)), 1)
     return {name: value for name, value in taken.items() if value != getattr(subject, name)}
 
 
@@ -206,12 +212,24 @@ def _runs_with_heads(subject, heads, kv):
     """Whether the plainest call with so many query heads and KV heads returns a state, in either layout of lse."""
     case = _plain(subject)
     k, v = (np.repeat(x, kv, axis=1) for x in (case.k, case.v))
-    case = replace(case, q=np.repeat(case.q, heads, axis=1), k=k, v=v)
+    return _returns_a_state(subject, replace(case, q=np.repeat(case.q, heads, axis=1), k=k, v=v))
+
+
+def _runs_with_queries(subject, queries):
+    """Whether the plainest call with so many queries returns a state; a decode has one."""
+    case = _plain(subject)
+    case = replace(case, q=np.repeat(case.q, queries, axis=2), k=np.repeat(case.k, queries, axis=2),
+                   v=np.repeat(case.v, queries, axis=2))
+    return subject.role == "decode" or _returns_a_state(subject, case)
+
+
+def _returns_a_state(subject, case):
+    """Whether a call of the case returns a state, in either layout of lse."""
     return any(not why_not(replace(subject, lse_layout=layout), case) for layout in ("heads_first", "heads_last"))
 
 
 def _formats_told(told):
-    return bool({"dtypes", "dtype"} & set(told))
+    return "dtypes" in told
 
 
 def asked(subject, name, cases, seed, patience=math.inf):

@@ -95,6 +95,30 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
     p.add_argument("--claims", default="", help="laws claimed bit for bit, and theorems claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")
+    p.add_argument("--no-lse", action="store_false", dest="lse", help="the function returns o alone")
+    p.add_argument("--no-groups", action="store_false", dest="grouped", help="it takes as many KV heads as query heads")
+    p.add_argument("--dims", type=pairs_of_dims, default=(), metavar="D:DV", help="the only head dimensions of q and "
+                   "of v that it takes, as 64:64,128:128")
+    p.add_argument("--largest-dim", type=more_than_0(int), default=Subject.largest_dim, help="the most of either")
+    p.add_argument("--most-queries", type=more_than_0(int), default=Subject.most_queries,
+                   help="the most queries of a sequence that it takes (a decode has one)")
+    p.add_argument("--exp-u", type=more_than_0(float), default=Subject.exp_u,
+                   help="the error of its exp and log in units of u (default: %(default)g)")
+    p.add_argument("--flushed", type=float, default=Subject.flushed, help="below it numbers may be taken for 0")
+
+
+def pairs_of_dims(text):
+    """The pairs (d, dv) of "64:64,192:128"; a number alone stands for both."""
+    pairs = [[int(number) for number in pair.split(":")] for pair in text.split(",")]
+    if not all(len(pair) <= 2 for pair in pairs):
+        raise ValueError(text)
+    return tuple((pair[0], pair[-1]) for pair in pairs)
+
+
+def declared_in(words):
+    """The names of the declarations of a Subject in the words of a command line."""
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    return {{"no_lse": "lse", "no_groups": "grouped", "dtype": "dtypes"}.get(name, name) for name in given}
 
 
 def main(argv=None):
@@ -131,14 +155,13 @@ def judged(args, words):
         return installed(args, words)
     if not args.target:
         return own_matrix(args.laws, args.cases, args.jobs, args.seed)
-    told = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
     laws = [law for law in laws_named(args.laws) if args.role in law.roles]
     print(f"{args.target}: laws to ask: {len(laws)}, each on {args.cases} inputs, often within a minute",
           file=sys.stderr)
     with Bar(len(laws)) as bar:
-        return verify_apart(partial(declared_subject, args), args.laws, args.cases, seed=args.seed, told=told,
-                            seconds=args.limit, progress=bar.step, replay=partial(replay, words),
-                            guard=Here if args.in_process else Worker)
+        return verify_apart(partial(declared_subject, args), args.laws, args.cases, seed=args.seed,
+                            told=declared_in(words), seconds=args.limit, progress=bar.step,
+                            replay=partial(replay, words), guard=Here if args.in_process else Worker)
 
 
 def told(report):
@@ -210,7 +233,9 @@ def declared_subject(args):
         log_base=math.e if args.log_base == "e" else 2, empty=float(args.empty), lse_layout=args.lse_layout,
         causal=args.causal, heads=args.heads, scale=args.scale, dtypes=tuple(args.dtypes.split(",")),
         p_dtype=args.p_dtype, stats_dtype=args.stats_dtype,
-        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()))
+        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()), lse=args.lse, grouped=args.grouped,
+        dims=args.dims, largest_dim=args.largest_dim, most_queries=args.most_queries, exp_u=args.exp_u,
+        flushed=args.flushed)
 
 
 def _importable(module):

@@ -21,7 +21,7 @@ from fdmath import _backends as backends
 from fdmath.verify.judge import verify
 from fdmath.verify.report import Report
 
-LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in "00 01 02 03 04 05 06 07 08 09 10 11 15".split()}
+LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in "00 01 02 03 04 05 06 07 08 09 10 11 12 13 15".split()}
 
 ANSWER = "answer"
 """The tag of cells that a student's copy lacks."""

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from fdmath.verify.apart import CONVENTIONS, contract_in
-from fdmath.verify.command import add_declarations, declared_subject, joined, more_than_0
+from fdmath.verify.command import add_declarations, declared_in, declared_subject, joined, more_than_0
 from fdmath.verify.probe import CLAIMS
 from fdmath.verify.worker import Here, Trouble, Worker
 
@@ -56,8 +56,7 @@ def main(argv=None):
 
 def told(words):
     """The names of the traits that a command line declares."""
-    given = {word.partition("=")[0] for word in words}
-    names = {name for name in OPTIONS if f"--{name.replace('_', '-')}" in given}
+    names = declared_in(words) & set(OPTIONS)
     return names | set(CLAIMS) if "claims" in names else names
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fdmath.verify import Subject, command, subjects
 from fdmath.verify.apart import verify_apart
-from fdmath.verify.command import declared_subject, joined, main, own_matrix, parser, replay
+from fdmath.verify.command import declared_in, declared_subject, joined, main, own_matrix, parser, replay
 from fdmath.verify.worker import Here
 from tests.verify import badly_behaved
 
@@ -152,6 +152,23 @@ def test_a_declaration_that_changes_the_library_is_told():
     args = parser().parse_args(["math:exp", "--device", "meta"])
     assert (declared_subject(args).library, declared_subject(args).device) == ("torch", "meta")
     assert declared_subject(parser().parse_args(["math:exp"])).device == "cpu"
+
+
+def test_what_a_function_takes_can_be_declared():
+    words = ["math:exp", "--no-lse", "--role", "partial", "--no-groups", "--dims", "64,192:128", "--most-queries", "16",
+             "--flushed", "1e-38", "--exp-u", "8", "--largest-dim=256"]
+    subject = declared_subject(parser().parse_args(words))
+    assert (subject.lse, subject.grouped, subject.dims) == (False, False, ((64, 64), (192, 128)))
+    assert (subject.most_queries, subject.flushed, subject.exp_u, subject.largest_dim) == (16, 1e-38, 8, 256)
+    names = {"lse", "role", "grouped", "dims", "most_queries", "flushed", "exp_u", "largest_dim"}
+    assert declared_in(words) == names
+
+
+@pytest.mark.parametrize("dims", ["64:64:64", "wide", ""])
+def test_head_dimensions_that_are_no_pairs_are_code_2(here, dims):
+    with pytest.raises(SystemExit) as ended:
+        judge("mine:unguarded", "--dims", dims)
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(("words", "again"), [

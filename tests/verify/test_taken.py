@@ -53,6 +53,19 @@ def of_four(q, k, v, seq_lens):
     return tuple(split_kv_attention(q, k, v, tile=2, mask=seen))
 
 
+def of_sixteen_queries(q, k, v, causal):
+    if q.shape[-2] > 16:
+        raise ValueError("at most 16 queries")
+    return attended(q, k, v, causal)
+
+
+def of_one_query_heads_last(q, k, v):
+    if q.shape[-2] > 1:
+        raise ValueError("one query")
+    o, lse = attended(q, k, v, False)
+    return o, np.swapaxes(lse, -1, -2)
+
+
 def merge_of_float32(o1, lse1, o2, lse2):
     if o1.dtype != np.float32:
         raise TypeError("unsupported dtype")
@@ -74,6 +87,8 @@ TAKEN = [
      "takes no grouped heads: asked with one query head a KV head"),
     ("attention", of_float32, {"dtypes": ("float32",)}, "dtypes taken: float32; no others are asked"),
     ("attention", of_float16, {"dtypes": ("float16",)}, "dtypes taken: float16; no others are asked"),
+    ("attention", of_sixteen_queries, {"most_queries": 16}, "takes no more than 16 queries a sequence"),
+    ("partial", of_one_query_heads_last, {"most_queries": 1}, "takes no more than 1 query a sequence"),
     ("decode", of_four, {"splits": False}, "taken without num_splits"),
     ("merge", merge_of_float32, {"dtypes": ("float32",)}, "dtypes taken: float32; no others are asked"),
 ]
@@ -90,7 +105,7 @@ def test_what_a_function_takes_is_found_said_and_asked(role, fn, taken, said):
 def test_what_is_declared_is_asked():
     assert suited(Subject("s", "attention", attended), ()) == ({}, "")
     assert suited(Subject("s", "attention", of_float32), ("dtypes",)) == ({}, "")
-    report = verify_apart(lambda: Subject("s", "attention", of_float32), ["anchor"], 20, told=("dtype",), guard=Here)
+    report = verify_apart(lambda: Subject("s", "attention", of_float32), ["anchor"], 20, told=("dtypes",), guard=Here)
     assert "unsupported dtype" in report.cells["anchor", "s"].counterexample
 
 

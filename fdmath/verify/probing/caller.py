@@ -69,6 +69,11 @@ class Caller:
         """The factor on q·k at the head dimension D, as found."""
         return self.facts.get("scale_at_64") or self.subject.scale or 1 / math.sqrt(D)
 
+    @property
+    def queries(self):
+        """The queries of a call that asks where things are: 4, as many as heads, or 1 where fewer are taken."""
+        return 1 if self.subject.role == "decode" or self.subject.most_queries < 4 else 4
+
     # -- weigh ------------------------------------------------------------------------------------
 
     def scores(self, x):

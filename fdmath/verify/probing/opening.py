@@ -84,8 +84,7 @@ def _tried(caller):
     if role not in CALLED:
         o, lse = caller.weigh(np.zeros((3, 2)), np.ones((3, 2)))
         return (lse is not None, True), (o, lse)
-    queries = 1 if role == "decode" else 4
-    q, k = np.zeros((3, 2, queries, D)), np.zeros((3, 2, 4, D))
+    q, k = np.zeros((3, 2, caller.queries, D)), np.zeros((3, 2, 4, D))
     v = np.broadcast_to(np.arange(4.0)[:, None], k.shape)
     o, lse = caller.attend(q, k, v, plain=True)
     if role == "partial":

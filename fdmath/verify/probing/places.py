@@ -13,11 +13,11 @@ ALIGNED = {"bottom_right": [3, 4, 5], "top_left": [1, 2, 3], "ignored": [5, 5, 5
 
 
 def layout(caller):
-    """Where o and lse of head h and query i are, with as many heads as queries: shapes do not tell.
+    """Where o and lse of head h and query i are, with as many heads as queries, where it takes 4: shapes do not tell.
 
     lse of sequence s is 16 s + 4 h + i, above that of four equal keys; the values of head h are h + 1.
     """
-    queries = 1 if caller.subject.role == "decode" else 4
+    queries = caller.queries
     s, h, i = np.ogrid[:2, :4, :queries]
     level = 16.0 * s + 4 * h + i
     q, k = np.zeros((2, 4, queries, D)), np.zeros((2, 4, 4, D))
