@@ -44,8 +44,10 @@ def weights_from_one_scalar():
     """e^(s−L) against e^(s−m)/l on symbols (M6), then both in float32 within their bounds, level by level."""
     inside = []
     for ranks in ORDERS:
-        scores, _, m, l, _ = chain(combine_acc, "acc", ranks)
-        inside += [(s - (m + l.log())).exp() == (s - m).exp() / l for s in scores]
+        scores, v, m, l, _ = chain(combine_acc, "acc", ranks)
+        total, _ = exact.definition(scores, v)
+        for s in scores:
+            inside += [(s - (m + l.log())).exp() == (s - m).exp() / l, (s - m).exp() / l == s.exp() / total]
     rows = {level: _both_ways(level) for level in LEVELS}
     inside += [row.ratio <= 1 for both in rows.values() for row in both.values()]
     scores = stored_statistics.scores_at(LEVELS[-1])
