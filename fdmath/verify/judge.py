@@ -38,11 +38,12 @@ class _Late(BaseException):
     """The time for shrinking is over: a BaseException, which ends Hypothesis's search at once."""
 
 
-def verify(subject, laws=None, cases=CASES, progress=None, *, seed=0, dtypes=None):
+def verify(subject, laws=None, cases=CASES, progress=None, *, seed=0, dtypes=None, explain=False):
     """The Report of one subject, or of a list of subjects, under all laws or those named.
 
     cases: how many inputs Hypothesis draws for each law. The draws are the same in every run of one seed. progress:
     called with each (law, subject) before it is asked. dtypes: the formats to try in place of those declared.
+    explain: say of a broken law which other declaration, or known fault, would explain it; broken laws are asked again.
     Raises ValueError for a name that is no law, for a format that is none, and for two subjects of one name.
     """
     subjects = [subject] if isinstance(subject, Subject) or callable(subject) else list(subject)
@@ -56,15 +57,24 @@ def verify(subject, laws=None, cases=CASES, progress=None, *, seed=0, dtypes=Non
         raise ValueError(f"subjects must have different names; got {', '.join(names)}")
     cells = {}
     for s in subjects:
-        trouble = cannot_run(s)
-        for law in chosen:
-            if progress is not None:
-                progress(law, s)
-            if trouble and law.concerns(s):
-                cells[law.name, s.name] = Cell("not run", law.grade_for(s), counterexample=trouble)
-            else:
-                cells[law.name, s.name] = ask(law, s, cases, seed=seed)
+        found = _asked(s, chosen, cases, progress, seed)
+        if explain:
+            found = backends.load("fdmath.verify.explain:explained")(s, found, seed, cases)  # it asks laws itself
+        cells |= {(name, s.name): cell for name, cell in found.items()}
     return Report(chosen, subjects, cells)
+
+
+def _asked(subject, laws, cases, progress, seed):
+    """The Cells of one subject, law by law."""
+    cells, trouble = {}, cannot_run(subject)
+    for law in laws:
+        if progress is not None:
+            progress(law, subject)
+        if trouble and law.concerns(subject):
+            cells[law.name] = Cell("not run", law.grade_for(subject), counterexample=trouble)
+        else:
+            cells[law.name] = ask(law, subject, cases, seed=seed)
+    return cells
 
 
 def cannot_run(subject):

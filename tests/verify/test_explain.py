@@ -13,7 +13,7 @@ from fdmath.attention.reference import attention
 from fdmath.verify import explain
 from fdmath.verify.apart import verify_apart
 from fdmath.verify.explain import FAULTS, KINDS, explained, explanations, suspects
-from fdmath.verify.judge import ask, drawn
+from fdmath.verify.judge import ask, drawn, verify
 from fdmath.verify.laws import LAWS
 from fdmath.verify.mutants import MUTANTS
 from fdmath.verify.report import Cell
@@ -266,3 +266,10 @@ def test_drawn_cases_are_those_that_the_law_is_asked_about():
     one, two = (drawn(LAWS["anchor"], subject, 5) for _ in range(2))
     assert [str(x) for x in one] == [str(x) for x in two] and len(one) == 5
     assert [str(x) for x in drawn(LAWS["anchor"], subject, 5, seed=1)] != [str(x) for x in one]
+
+
+def test_verify_explains_where_it_is_asked_to():
+    subject = made_of(half_weights)
+    report = verify(subject, ["anchor"], 20, explain=True)
+    assert "as if the weights were rounded to float16" in report.failures()
+    assert "as if" not in verify(subject, ["anchor"], 20).failures()
