@@ -27,7 +27,7 @@ PROMPTS = ("Explain in three sentences why the sun rises in the east.", "def fib
 CUTS = ({"tile": 7}, {"tile": 64}, {"num_splits": 1}, {"num_splits": 5})
 SPELLINGS = (("lse", "flat"), ("mlo", "tree"), ("acc", "streams"))
 MEASURED = ("algebra", "attention", "interop")
-CONTEXT, STEPS = 4000, 50
+TIMED, STEPS = (250, 1000, 4000), 50  # tokens of context, alternating steps at each
 CONTEXTS = (16, 64, 256, 768)  # tokens of the stored text before those that are given
 QUOTED = (300, 700, 1100)  # tokens of the stored text that are gone on with
 
@@ -73,7 +73,7 @@ def _summary(found, name):
             "largest_difference": one.largest, "differences": [vars(x) for x in one.differences]}
 
 
-def time_of_attention(model, context=CONTEXT, steps=STEPS):
+def time_of_attention(model, context, steps=STEPS):
     """Rows for sdpa and fdmath: median ms of attention, summed over the layers, and of the whole step, in turn.
 
     The keys and values of the context are random: a time does not ask what they are. cpu: of the process, which work
@@ -141,7 +141,7 @@ def main(argv=None):
     rows = {"tokens": lambda: tokens(model, tokenizer, PROMPTS[:3], 48, twelve),
             "long": lambda: tokens(model, tokenizer, PROMPTS, 256, [{"num_splits": 4}]),
             "forced": lambda: forced(model, tokenizer, 64),
-            "time": lambda: time_of_attention(model),
+            "time": lambda: [row for context in TIMED for row in time_of_attention(model, context)],
             "heads": lambda: statistics_of.heads(model, stored_text(tokenizer)),
             "reading": lambda: statistics_of.reading(model, stored_text(tokenizer)),
             "answers": lambda: statistics_of.answers(
