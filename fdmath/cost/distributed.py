@@ -5,7 +5,7 @@ Each law is a function, its docstring the law. Ranks hold even shards; counts of
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, inf, log2
+from math import ceil, inf, log2, sqrt
 
 from fdmath.algebra.state import AccState
 from fdmath.cost.decode import FLOAT16, FLOAT32, check_counts, decode_flop, kv_cache_bytes, state_bytes
@@ -109,6 +109,16 @@ def ring_seconds(compute, transfer, ranks, overlap=1.0):
     return ranks * compute + (ranks - 1) * (transfer - overlap * min(compute, transfer))
 
 
+def rows_to_hide(flops, bandwidth, group=1, number=FLOAT16):
+    """The rows a rank from which computing a block takes longer than the message beside it: number·F/(2·g·β).
+
+    c = 4·d·h·r²/F and t = 2·r·d·(h/g)·number/β for r rows a rank, with F = flops and β = bandwidth a second, group = g
+    query heads a KV head, latencies left out: neither d nor the number of ranks is in it. Source: Liu et al. 2023.
+    """
+    check_counts(1, group=group)
+    return number * flops / (2 * group * bandwidth)
+
+
 def ring_attention_seconds(cluster, rows, dim, ranks, heads=1, causal=False, number=FLOAT16):
     """The seconds of `ring_attention`'s forward over `rows` rows in all: 4·d FLOP a score and head.
 
@@ -137,6 +147,15 @@ def tree_decode_seconds(cluster, cache, state, ranks, exchange="gather", algorit
     if check_exchange(exchange) == "gather":
         return own + collective_seconds(cluster, state, ranks, exchange, algorithm)
     return own + sum(collective_seconds(cluster, x, ranks, exchange, algorithm) for x in (statistic, state - statistic))
+
+
+def fastest_ranks(cluster, cache, state):
+    """The number of ranks, a real number, at which `tree_decode_seconds` of a gathering ring is least: √(R/(λ + x/β)).
+
+    R = cache/read, the seconds in which one rank reads all of it; λ + x/β, those of the message of one state. More
+    ranks save less of R/n than the (n − 1) messages cost.
+    """
+    return sqrt(float(cache) / cluster.read / cluster.message_seconds(state))
 
 
 def collective_seconds(cluster, count, ranks, exchange, algorithm="ring"):

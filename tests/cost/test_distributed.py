@@ -11,11 +11,13 @@ from fdmath.cost.distributed import (
     balance,
     causal_scores,
     collective_seconds,
+    fastest_ranks,
     ring_attention_seconds,
     ring_backward_bytes,
     ring_bytes,
     ring_decode_seconds,
     ring_seconds,
+    rows_to_hide,
     tree_bytes,
     tree_decode_seconds,
 )
@@ -88,6 +90,22 @@ def test_doubling_takes_steps_that_grow_with_the_logarithm():
     assert collective_seconds(LINKED, 8, 8, "reduce", "doubling") == 3 * (1 + 2)
     assert collective_seconds(LINKED, 8, 8, "reduce") == 2 * 7 * (1 + 0.25)
     assert collective_seconds(LINKED, 8, 1, "gather") == collective_seconds(LINKED, 8, 1, "reduce", "doubling") == 0
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_from_so_many_rows_a_rank_a_message_is_hidden(group):
+    rows = int(rows_to_hide(LINKED.flops * 2**20, LINKED.bandwidth, group))
+    assert rows == 2 * 16 * 2**20 // (2 * group * 4)
+    for dim, ranks in (1, 2), (64, 8):
+        flop, message = 4 * dim * 4 * group * rows**2, 2 * rows * dim * 4 * 2  # 4 KV heads, 2 bytes a number
+        assert Fraction(flop, 16 * 2**20) == Fraction(message, 4)
+        assert ring_seconds(1, 1, ranks) == ranks
+
+
+def test_the_fastest_number_of_ranks_is_that_of_the_model():
+    cluster, cache, state = Cluster(latency=2.0, bandwidth=4.0, start=2.0, read=8.0, flops=16.0), 8 * 3 * 144, 4
+    assert fastest_ranks(cluster, cache, state) == 12
+    assert min(range(1, 200), key=lambda n: tree_decode_seconds(cluster, cache, state, n)) == 12
 
 
 def test_what_there_is_no_cost_of_is_refused():
