@@ -271,7 +271,8 @@ def loads_of_o_in_the_inner_loop():
     needed = all(count > size for count, size in read.values())  # were O used in the loop, it would be read again
     return Observed(inside=inside, outside=[needed], figure=(
         f"right gradients with O read once, {read[3][0]} numbers, for D alone; line 8 as listed reads T_c·N·d = "
-        f"{3 * read[3][1]} more in 3 column blocks, and uses none"))
+        f"{3 * read[3][1]} more in 3 column blocks, and uses none"),
+        counterexample="any call: neither line 9 nor any up to 15 has O_i in it")
 
 
 @check("B64")

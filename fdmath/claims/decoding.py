@@ -52,7 +52,7 @@ def share_of_a_card_at_batch_1():
     """The SMs of an A100 that 1, 16 and 32 blocks keep busy, the FLOP that any decode can use, the blog's bandwidth."""
     busy = {blocks: cost.busy_share(blocks, A100) for blocks in (1, 16, cost.thread_blocks(32))}
     row = next(row for row in BLOG if row.keys == 65536)
-    rate = cost.kv_cache_bytes(row.keys, BLOG_HEADS["dim"], BLOG_HEADS["kv_heads"]) / (row.flash_attention * 1e-6)
+    rate = cost.kv_cache_bytes(row.keys, BLOG_HEADS["dim"], BLOG_HEADS["kv_heads"]) / row.flash_attention * 1e6
     shares_read = [percent(rate / x, 1) for x in (A100.bandwidth, tables.A100_40GB.bandwidth)]
     return Observed(inside=[busy[32] < Fraction(1, 100)], figure=(
         f"busy SMs: {', '.join(f'{n} blocks {percent(x)}' for n, x in busy.items())}; tensor FLOP that a perfect "
