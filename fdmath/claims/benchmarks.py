@@ -225,7 +225,7 @@ def how_the_others_fall():
                             one.eager > one.flash_attention], figure=(
         f"modelled with the lines of the blog's table, {SHORT} to {LONG} keys: "
         f"{', '.join(f'{name} 1/{x:.0f} of its speed' for name, x in fall.items())}; from {one.keys} keys to twice as "
-        f"many attention takes {doubled[0]:.3f} (PyTorch) and {doubled[1]:.3f} times as long, recorded {doubled[2]:.2f} "
+        f"many attention takes {doubled[0]:.3f} (PyTorch) and {doubled[1]:.3f} times as long, here {doubled[2]:.2f} "
         f"and {doubled[3]:.2f} ({where}): a slope, no cliff; of FasterTransformer the blog prints no number"),
         counterexample=f"batch 1, {one.keys} keys, in the blog's table: PyTorch {one.eager:g} µs, FlashAttention "
         f"{one.flash_attention:g} µs, so that PyTorch does not fall the lower of the two")
