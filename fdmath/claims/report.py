@@ -99,6 +99,13 @@ class Report:
     def __init__(self, outcomes):
         self.outcomes = list(outcomes)
 
+    @classmethod
+    def of_records(cls, rows):
+        """The Report of all claims from their records (dicts); KeyError where one of the ledger is not among them."""
+        rows, found = {row["id"]: row for row in rows}, checks()
+        kept = ("verdict", "figure", "counterexample", "seconds", "error")
+        return cls(Outcome(claim, *(rows[claim.id][name] for name in kept), found.get(claim.id)) for claim in ledger())
+
     def __iter__(self):
         return iter(self.outcomes)
 
@@ -168,18 +175,19 @@ def fingerprint():
     return digest.hexdigest()
 
 
+def store(report, path=STORE):
+    """Nothing; the file holds the report, for `stored`."""
+    Path(path).parent.mkdir(exist_ok=True)
+    records.save(path, report.to_json())
+
+
 def stored(path=STORE):
     """The Report that the tests have stored, of this very code and of every claim; None without one."""
     try:
         record = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = {row["id"]: row for row in record["rows"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        return Report.of_records(record["rows"]) if record["fingerprint"] == fingerprint() else None
+    except (OSError, ValueError, KeyError):
         return None
-    claims, found = ledger(), checks()
-    if record.get("fingerprint") != fingerprint() or {claim.id for claim in claims} != set(rows):
-        return None
-    kept = ("verdict", "figure", "counterexample", "seconds", "error")
-    return Report(Outcome(claim, *(rows[claim.id][name] for name in kept), found.get(claim.id)) for claim in claims)
 
 
 def results():
@@ -187,4 +195,4 @@ def results():
     return stored() or run()
 
 
-__all__ = ["FOUND", "STORE", "Outcome", "Report", "fingerprint", "judge", "results", "run", "stored"]
+__all__ = ["FOUND", "STORE", "Outcome", "Report", "fingerprint", "judge", "results", "run", "store", "stored"]

@@ -59,7 +59,7 @@ def most_multiprocessors_idle():
 @check("A02")
 def tiles_attended_and_merged():
     """Both codings on symbols, and split_kv_attention of random shapes within its proven bound of the exact answer."""
-    drawn = cases.is_attention(MLOState, 2, 30) + cases.is_attention(LSEState, 2, 30)
+    drawn = cases.is_attention(MLOState, 2, 15) + cases.is_attention(LSEState, 3, 15)
     return Observed(
         inside=[*exact_triples(), *exact_pairs(), *drawn],
         figure=f"{len(exact_triples()) + len(exact_pairs())} identities of rational functions; {len(drawn)} random "
