@@ -17,7 +17,7 @@ MODULES = (
 
 
 def ledger():
-    """Every Claim of the two documents, in order of id; ValueError for a row that is unlawful, twice or out of order."""
+    """Every Claim of the two documents, in order of id; ValueError for a row that is unlawful or out of order."""
     text = resources.files("fdmath.claims").joinpath("ledger.toml").read_text(encoding="utf-8")
     claims = [Claim.from_row(row) for row in tomllib.loads(text)["claim"]]
     if wrong := [b.id for a, b in pairwise(claims) if a.id >= b.id]:
