@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from pathlib import Path
 
+from fdmath.bench import records
 from fdmath.claims.claim import VERDICTS
 from fdmath.claims.report import run
 from fdmath.claims.rows import checks, ledger
@@ -31,8 +31,10 @@ def main(argv=None):
     args = parser().parse_args(words)
     try:
         claims = chosen(args)
-    except (LookupError, ValueError) as error:
-        print(f"could not run: {error.args[0]}", file=sys.stderr)
+        if into_a_file := args.json not in (None, "-"):
+            records.check_writable(args.json)
+    except (LookupError, ValueError, OSError) as error:
+        print(f"could not run: {error.args[0] if isinstance(error, LookupError) else error}", file=sys.stderr)
         return 2
     with Bar(len(claims)) as bar:
         report = run(claims, lambda claim: bar.advance(claim.id))
@@ -41,12 +43,8 @@ def main(argv=None):
         print(text, end="")
     else:
         print("\n\n".join(map(str, report)) + "\n\n" + report.summary() if args.id else report)
-    if args.json not in (None, "-"):
-        try:
-            Path(args.json).write_text(text, encoding="utf-8")
-        except OSError as error:
-            print(f"could not write the report: {error}", file=sys.stderr)
-            return 2
+    if into_a_file:
+        records.save(args.json, text)
     return report.exit_code
 
 
