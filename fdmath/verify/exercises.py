@@ -2,7 +2,8 @@
 
 What belongs to the code exercise of notebook NN stands in `fdmath.verify.answers.lesson_NN` alone: the stub
 `my_…`, `HINTS`, `answer`, `subject(fn)`, `sample()`; `FIRST`, if one law teaches more than the others: its name; and
-`LAWS`, if not all laws are about the reader's function: the names of those that are.
+`LAWS`, if not all laws are about the reader's function: the names of those that are. A function that no law is about
+is judged by the module's own `judge(fn)`, in words, which then stands in place of `subject`.
 The cells of the notebook are generated from it, by `stub_cell`, `hints_cell` and `answer_cell`, and a test holds them
 equal.
 """
@@ -21,7 +22,7 @@ from fdmath import _backends as backends
 from fdmath.verify.judge import verify
 from fdmath.verify.report import Report
 
-LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in "00 01 02 03 04 05 06 07 08 09 10 11 12 13 15".split()}
+LESSONS = {n: f"fdmath.verify.answers.lesson_{n}" for n in "00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15".split()}
 
 ANSWER = "answer"
 """The tag of cells that a student's copy lacks."""
@@ -40,13 +41,16 @@ def exercise(number, fn, cases=50):
     """Nothing; prints whether the function solves the exercise of notebook `number`.
 
     "not tried yet" for the stub, which raises NotImplementedError, and for a function that returns nothing and
-    writes nothing over, which is said; else how many laws hold, and of those that do not (or cannot be asked) `FIRST`,
-    or the one whose counterexample is shortest, with that input, what the function gave and what is right. Raises
-    ValueError for a notebook without an exercise.
+    writes nothing over, which is said; else the words of the lesson's own judge; without one, how many laws hold, and
+    of those that do not (or cannot be asked) `FIRST`, or the one whose counterexample is shortest, with that input,
+    what the function gave and what is right. Raises ValueError for a notebook without an exercise.
     """
     task = lesson(number)
     if untried := not_tried(fn, task.sample()):
         print(f"Exercise {number}: {untried}")
+        return
+    if hasattr(task, "judge"):
+        print(f"Exercise {number}: {task.judge(fn)}")
         return
     report = verify(task.subject(fn), getattr(task, "LAWS", None), cases=cases)
     asked = {law: cell for (law, _), cell in report.cells.items() if cell.verdict != "n/a"}
