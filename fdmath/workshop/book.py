@@ -38,10 +38,9 @@ def mathjax():
 
 
 def abstract(text):
-    """The Chinese abstract as a part of a page that a reader can fold: lines joined, with no blank between them."""
-    paragraphs = ["".join(part.split("\n")) for part in text.strip().split("\n\n")]
+    """The Chinese abstract as a part of a page that a reader can fold: each line a paragraph."""
     head = '<details class="abstract" lang="zh-Hans" open><summary>中文摘要</summary>'
-    return "\n\n".join([head, *paragraphs, "</details>"])
+    return "\n\n".join([head, *text.split("\n"), "</details>"])
 
 
 def page(notebook, chinese):
@@ -110,7 +109,7 @@ def stage(root, source):
     fill(source / "api.md", "laws", laws_table(LAWS))
     for stem, notebook in notebooks.items():
         chinese = root / "docs" / "abstracts" / f"{stem[:2]}.zh.md"
-        text = chinese.read_text(encoding="utf-8") if chinese.is_file() else ""
+        text = chinese.read_text(encoding="utf-8").strip() if chinese.is_file() else ""
         (source / "lessons" / f"{stem}.ipynb").write_text(json.dumps(page(notebook, text)), encoding="utf-8")
 
 
@@ -145,10 +144,11 @@ def build(root, out):
 
 
 def main(argv=None):
-    """The exit code of `fdmath book`: 0 if the book was built without a warning. Writes build/book."""
+    """The exit code of `fdmath book`: 0 if the book was built without a warning."""
+    root = repository()
     parser = argparse.ArgumentParser(prog="fdmath book", description=__doc__.partition("\n")[0])
-    parser.parse_args(argv)
-    start, root = time.perf_counter(), repository()
-    code = build(root, root / "build" / "book")
-    print(f"build/book/index.html: {'built' if code == 0 else 'with faults'}, {time.perf_counter() - start:.0f} s")
+    parser.add_argument("--out", type=Path, default=root / "build" / "book", help="the folder (default: build/book)")
+    out, start = parser.parse_args(argv).out.resolve(), time.perf_counter()
+    code = build(root, out)
+    print(f"{out / 'index.html'}: {'built' if code == 0 else 'with faults'}, {time.perf_counter() - start:.0f} s")
     return code

@@ -35,9 +35,9 @@ def drawn(notebook):
     """The Drawn of each figure in the notebook's outputs, in their order."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return [
-        Drawn(output.data["text/plain"], base64.b64decode(output.data["image/png"]), output.data.get("image/svg+xml", ""))
-        for output in outputs
-        if "image/png" in output.get("data", {})
+        Drawn(data["text/plain"], base64.b64decode(data["image/png"]), data.get("image/svg+xml", ""))
+        for data in (output.get("data", {}) for output in outputs)
+        if "image/png" in data
     ]
 
 

@@ -24,17 +24,19 @@ ENVIRONMENT = {
 }
 
 MATRIX, KERNELS = "tests/verify/test_matrix.py", ("tests/kernels", "tests/gpu")
-GLOO, CLAIMS = "tests/distributed", "tests/claims"
+GLOO, CLAIMS, BOOK = "tests/distributed", "tests/claims", "tests/book"
 NOT_PORTABLE = ("lint", "kernels", "gloo")
+ON_REQUEST = ("book",)  # needs a browser, which the pins do not bring
 PYTEST = ["-m", "pytest", "-n", "2", "-rfEs"]
 COMMANDS = {
     "lint": ["-m", "fdmath", "lint"],
-    "unit": [*PYTEST, "tests", f"--ignore={MATRIX}", *(f"--ignore={folder}" for folder in (*KERNELS, GLOO, CLAIMS))],
+    "unit": [*PYTEST, "tests", *(f"--ignore={path}" for path in (MATRIX, *KERNELS, GLOO, CLAIMS, BOOK))],
     "laws": [*PYTEST, MATRIX],
     "kernels": [*PYTEST, *KERNELS],
     "gloo": [*PYTEST, "--dist", "loadscope", GLOO],  # a module starts its groups of processes once
     "claims": [*PYTEST, CLAIMS],  # before the notebooks: it leaves its report to notebook 14
     "notebooks": [*PYTEST, "--nbval", "--dist", "loadscope", "notebooks"],
+    "book": ["-m", "pytest", "-n", "0", "-rfEs", BOOK],  # one book, one browser
 }
 
 
@@ -122,7 +124,8 @@ def main(argv=None):
     if unknown := set(options.phases) - set(COMMANDS):
         parser.error(f"no phase {', '.join(sorted(unknown))}; there are {', '.join(COMMANDS)}")
     repository()  # an installed copy is told so before any phase
-    names = options.phases or [name for name in COMMANDS if not (options.portable and name in NOT_PORTABLE)]
+    left_out = (*ON_REQUEST, *(NOT_PORTABLE if options.portable else ()))
+    names = options.phases or [name for name in COMMANDS if name not in left_out]
     results = [run_phase(*job) for job in jobs(names, options.portable, options.thorough)]
     print(table(results))
     return 0 if all(result.code == 0 for result in results) else 1

@@ -2,17 +2,16 @@
 
 import os
 import shutil
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
-
-WAYS = {"desktop": (1280, 900, 1, False), "phone": (390, 844, 2, True)}
 
 
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium (selenium's driver); the tests are skipped, and say so, where a part of it is missing."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: the [test] extra brings it")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is missing: the [test] extra has it")
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
     driver = shutil.which("chromedriver")
     if not (chromium and driver):
@@ -36,6 +35,8 @@ def book(root, tmp_path_factory):
         building.mathjax()
     except ModuleNotFoundError as error:
         pytest.skip(f"{error.name} is not installed: the [docs] extra brings it")
-    out = Path(tmp_path_factory.mktemp("book")) / "book"
-    assert building.build(root, out) == 0
+    out = tmp_path_factory.mktemp("book") / "book"
+    command = [sys.executable, "-m", "fdmath", "book", "--out", str(out)]
+    done = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -29,14 +29,13 @@ IMAGES = """
 return [...document.images].filter(i => !i.alt.trim() || !i.complete || !i.naturalWidth).map(i => i.src);
 """
 
+# A theme may hide what the page itself cannot scroll, so every box around the article is asked, not the page alone.
 WIDE = """
-const room = window.innerWidth, page = document.scrollingElement;
-const inBox = e => { for (let p = e.parentElement; p; p = p.parentElement) {
-  if (p !== document.body && p !== page && getComputedStyle(p).overflowX !== 'visible') return true; } return false; };
-if (page.scrollWidth <= arguments[0]) return [];
-return [page.scrollWidth + ' px'].concat([...document.querySelectorAll('body *')]
-  .filter(e => e.getBoundingClientRect().right > arguments[0] + 1 && !inBox(e))
-  .map(e => e.tagName + '.' + e.className).slice(0, 5));
+const boxes = [document.scrollingElement];
+for (let box = document.querySelector('article'); box; box = box.parentElement)
+  if (getComputedStyle(box).overflowX !== 'visible' || box === document.body) boxes.push(box);
+const wide = boxes.filter(box => box.scrollWidth > Math.min(box.clientWidth, arguments[0]));
+return wide.map(box => box.tagName + '.' + box.className + ' ' + box.scrollWidth + ' px');
 """
 
 # Luminance and contrast as WCAG 2.2 defines them.
@@ -62,7 +61,7 @@ return [...pale].map(([name, ratio]) => name + ' ' + ratio).slice(0, 20);
 
 
 class Seen(NamedTuple):
-    """What is wrong with a page, a list of words for each thing that is asked of it; and where its links lead."""
+    """What is wrong with a page: a list of words for each thing that is asked of it, empty where nothing is wrong."""
 
     console: list
     requests: list

@@ -75,8 +75,17 @@ def test_the_matrix_the_kernels_and_the_groups_of_processes_are_in_one_phase_eac
     assert phases.MATRIX in phases.COMMANDS["laws"]
     assert set(phases.KERNELS) <= set(phases.COMMANDS["kernels"])
     assert phases.GLOO in phases.COMMANDS["gloo"] and phases.CLAIMS in phases.COMMANDS["claims"]
-    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS, phases.GLOO, phases.CLAIMS)}
+    ignored = {f"--ignore={path}" for path in (phases.MATRIX, *phases.KERNELS, phases.GLOO, phases.CLAIMS, phases.BOOK)}
     assert ignored <= set(phases.COMMANDS["unit"])
+
+
+def test_the_book_is_tested_only_when_it_is_asked_for(monkeypatch, capfd):
+    assert phases.BOOK in phases.COMMANDS["book"]
+    commands = {"unit": PASSES, "book": ["-c", "raise SystemExit(3)"]}
+    assert run(monkeypatch, commands) == 0
+    assert "--- book" not in capfd.readouterr().out
+    monkeypatch.setattr(phases, "COMMANDS", commands)
+    assert phases.main(["book"]) == 1
 
 
 def test_counts_of_kernel_tests_close_with_the_last_line(monkeypatch, capfd):
