@@ -96,9 +96,9 @@ def test_what_is_wide_can_be_scrolled_to_its_end(browser, pages):
     emulate(browser, PHONE)
     clipped = """
       const end = document.querySelector('article').getBoundingClientRect().right + 1;
-      const scrolls = e => { for (let box = e; box.tagName !== 'ARTICLE'; box = box.parentElement)
-        if (getComputedStyle(box).overflowX !== 'visible')
-          return /auto|scroll/.test(getComputedStyle(box).overflowX) && box.getBoundingClientRect().right <= end;
+      const scrolls = e => { for (let box = e; box.tagName !== 'ARTICLE'; box = box.parentElement) {
+        const how = getComputedStyle(box).overflowX;
+        if (how !== 'visible' && box.getBoundingClientRect().right <= end) return /auto|scroll/.test(how); }
         return false; };
       return [...document.querySelectorAll('article pre, article table, article mjx-container, article svg')]
         .filter(e => !scrolls(e) && e.getBoundingClientRect().right > end).map(e => e.textContent.slice(0, 60));"""

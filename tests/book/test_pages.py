@@ -14,7 +14,7 @@ FAULTS = {
     "wide": '<div style="width: 800px">wide</div>',
     "wide ": '<style>html { overflow-x: hidden }</style><div style="width: 800px">wide, and hidden</div>',
     "pale": '<p style="color: #aaa; background: #fff">pale</p>',
-    "pale_dark": "<style>@media (prefers-color-scheme: dark) { article { background: #000; color: #333 } }</style>pale",
+    "pale_dark": "<style>@media (prefers-color-scheme: dark) { p { background: #000; color: #333 } }</style><p>pale",
 }
 
 
