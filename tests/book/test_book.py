@@ -45,6 +45,14 @@ def test_no_page_names_an_address_to_load(book):
     assert [str(path) for path, text in texts.items() if IMPORTED.search(text)] == []
 
 
+def test_every_link_inside_the_book_leads_somewhere(pages):
+    broken = []
+    for name, path in pages.items():
+        for href in re.findall(r'<a [^>]*href="([^"#:]+)[#"]', path.read_text(encoding="utf-8")):
+            broken += [] if (path.parent / href.partition("?")[0]).is_file() else [(name, href)]
+    assert broken == []
+
+
 def test_formulas_are_typeset_and_figures_shown(browser, pages):
     open_page(browser, pages["lessons/04_the_lse_pair.html"])
     count = "return document.querySelectorAll(arguments[0]).length"
@@ -95,7 +103,7 @@ def test_folded_answers_open(browser, pages):
 def test_what_is_wide_can_be_scrolled_to_its_end(browser, pages):
     emulate(browser, PHONE)
     clipped = """
-      const end = document.querySelector('article').getBoundingClientRect().right + 1;
+      const end = window.innerWidth;
       const scrolls = e => { for (let box = e; box.tagName !== 'ARTICLE'; box = box.parentElement) {
         const how = getComputedStyle(box).overflowX;
         if (how !== 'visible' && box.getBoundingClientRect().right <= end) return /auto|scroll/.test(how); }
