@@ -31,6 +31,17 @@ def show_source(fn):
         display({"text/plain": code, "text/markdown": f"```python\n{code}\n```"}, raw=True)
 
 
+def show_markdown(markdown, text):
+    """Nothing; the Markdown is displayed, with a plain text beside it for whoever renders none.
+
+    Outside a notebook the text is printed.
+    """
+    if get_ipython() is None:
+        print(text)
+    else:
+        display({"text/plain": text, "text/markdown": markdown}, raw=True)
+
+
 def editable(fn):
     """The text of a cell that defines `my_…`, a copy of the function, with the imports that it needs.
 

@@ -396,11 +396,33 @@ def mark_table(table, *, rows, columns, marks, title, xlabel=""):
     matplotlib marker. Marks are told apart by marker and colour.
     """
     figure, axes = new_figure(title=title, xlabel=xlabel)
+    _draw_marks(axes, table, rows, columns, marks)
+    figure.legend(loc="outside lower center", ncols=len(marks))
+    return figure
+
+
+def _draw_marks(axes, table, rows, columns, marks):
+    """Nothing; the axes hold a table of marks, the first row on top."""
     for i, ((name, marker), colour) in enumerate(zip(marks.items(), COLOURS, strict=False)):
         y, x = np.nonzero(np.asarray(table) == i)
         axes.plot(x, y, color=colour, marker=marker, linestyle="", label=name)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlim=(-0.6, len(columns) - 0.4), ylim=(len(rows) - 0.4, -0.6))
-    figure.legend(loc="outside lower center", ncols=len(marks))
+
+
+@style()
+def tally_plot(panels, *, marks, title, xlabel):
+    """A figure of rows of marks, in panels side by side: of what kind the members of each group are, one by one.
+
+    panels: name → {row: [index into `marks` of each member]}; marks as in `mark_table`.
+    """
+    figure, axes = new_figure(columns=len(panels))
+    figure.suptitle(title)
+    for ax, (name, rows) in zip(np.ravel(axes), panels.items(), strict=True):
+        longest = max(map(len, rows.values()))
+        table = [[*row, *[-1] * (longest - len(row))] for row in rows.values()]
+        _draw_marks(ax, table, list(rows), [""] * longest, marks)
+        ax.set(title=name, xlabel=xlabel)
+    figure.legend(*np.ravel(axes)[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(marks))
     return figure

@@ -7,7 +7,7 @@ import fdmath
 from fdmath import AccState, lesson, merge
 from fdmath.algebra.merge import combine_acc, flat
 from fdmath.attention.reference import attention
-from fdmath.lesson import edit_source, editable, edited, show_source, source_of
+from fdmath.lesson import edit_source, editable, edited, show_markdown, show_source, source_of
 from fdmath.plotting import claim
 
 
@@ -38,6 +38,16 @@ def test_in_a_notebook_source_is_shown_as_plain_text_and_as_a_code_block(monkeyp
     monkeypatch.setattr(lesson, "display", lambda data, raw: shown.append(data))
     show_source(merge)
     assert shown[0]["text/markdown"] == f"```python\n{shown[0]['text/plain']}\n```"
+
+
+def test_markdown_is_shown_with_its_text_and_without_a_notebook_the_text_is_printed(monkeypatch, capsys):
+    show_markdown("*a*", "a")
+    assert capsys.readouterr().out == "a\n"
+    shown = []
+    monkeypatch.setattr(lesson, "get_ipython", object)
+    monkeypatch.setattr(lesson, "display", lambda data, raw: shown.append(data))
+    show_markdown("*a*", "a")
+    assert shown == [{"text/plain": "a", "text/markdown": "*a*"}]
 
 
 @pytest.mark.parametrize("fn", [merge, flat, combine_acc, fdmath.attention])

@@ -203,6 +203,17 @@ def test_what_a_model_foretells_has_the_colour_of_what_was_measured():
     assert [list(line.get_ydata()) for line in axes.lines] == [[4, 2], [5, 2], [3, 3], [3, 4]]
 
 
+def test_points_of_a_scatter_plot_have_no_lines_and_the_diagonal_spans_them(shown):
+    figure = plotting.scatter_plot({"a": ([1, 8], [2, 4]), "b": ([2, 4], [1, 2])}, xlabel="x", ylabel="y",
+                                   title="Points", diagonal="y = x")
+    axes, = figure.axes
+    *points, diagonal = axes.lines
+    assert {line.get_linestyle() for line in points} == {"None"} and len({line.get_marker() for line in points}) == 2
+    assert [list(diagonal.get_xdata()), list(diagonal.get_ydata())] == [[1, 8], [1, 8]]
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    show(figure, alt=ALT)
+
+
 def test_the_mark_table_puts_each_mark_in_its_place_the_first_row_on_top_and_leaves_places_empty(shown):
     figure = plotting.mark_table([[0, 1, -1], [1, 1, 0]], rows=["a", "b"], columns=[1, 2, 3],
                                  marks={"killed": "X", "holds": "."}, title="Marks", xlabel="subject")
@@ -217,3 +228,14 @@ def test_the_mark_table_puts_each_mark_in_its_place_the_first_row_on_top_and_lea
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["killed", "holds"]
     show(figure, alt=ALT)
     assert len(shown) == 1
+
+
+def test_the_tally_puts_the_members_of_each_group_in_a_row_of_their_own_panel(shown):
+    figure = plotting.tally_plot({"one": {"a": [0, 1, 0], "b": [1]}, "two": {"c": [0, -1]}}, title="Tally",
+                                 marks={"holds": ".", "refuted": "X"}, xlabel="claims")
+    one, two = figure.axes
+    assert [list(zip(*line.get_data(), strict=True)) for line in one.lines] == [[(0, 0), (2, 0)], [(1, 0), (0, 1)]]
+    assert [list(zip(*line.get_data(), strict=True)) for line in two.lines] == [[(0, 0)], []]
+    assert [label.get_text() for label in one.get_yticklabels()] == ["a", "b"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["holds", "refuted"]
+    show(figure, alt=ALT)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fdmath.verify import exercises
-from fdmath.verify.answers import lesson_03
+from fdmath.verify.answers import lesson_03, lesson_14
 from fdmath.verify.exercises import (
     LESSONS,
     answer_cell,
@@ -83,6 +83,39 @@ def test_an_answer_that_is_no_state_is_refuted_by_its_shapes(capsys):
 def test_a_notebook_without_an_exercise_is_named():
     with pytest.raises(ValueError, match="number must be one of .*; got '99'"):
         exercise("99", lesson_03.answer)
+
+
+def only(sides=(0, 1), deep=True, lse_too=True, outside=True):
+    """The answer to exercise 14 with something left out: levels far down, one side, lse, or the cases outside."""
+    def check(merge):
+        def unchanged(o, lse):
+            empty, one = (np.zeros((1, 1)), np.array([-np.inf])), (np.array([[o]]), np.array([lse]))
+            both = [merge(*one, *empty), merge(*empty, *one)]
+            return [all(map(np.array_equal, both[i][:1 + lse_too], one)) for i in sides]
+
+        levels = (0.1, 1234.5, *[-56789.1] * deep)
+        return [case for lse in levels for case in unchanged(-3.7, lse)], unchanged(0.0, -np.inf) * outside
+
+    return check
+
+
+def test_a_lesson_may_have_a_judge_of_its_own(capsys):
+    exercise("14", lesson_14.my_check)
+    exercise("14", lesson_14.answer)
+    exercise("14", only())
+    assert capsys.readouterr().out == "Exercise 14: not tried yet\n" + 2 * (
+        f"Exercise 14: right, each of the {len(lesson_14.MERGES)} merges gets its verdict\n")
+
+
+@pytest.mark.parametrize("check, passed", [
+    (lambda merge: ([], []), "at once"), (lambda merge: ([True], []), "as document A prints it, 3.2.1"),
+    (lambda merge: ([], [False]), "at once"), (only(sides=[0]), "an empty left side forgotten"),
+    (only(deep=False), "lse clamped to -1e4"), (only(lse_too=False), "0 for two empty sides"),
+    (only(outside=False), "as document A prints it, 3.2.1"), (lambda merge: ([1.0], []), "at once")])  # fmt: skip
+def test_a_check_that_lets_something_through_is_told_what(capsys, check, passed):
+    exercise("14", check)
+    out = capsys.readouterr().out
+    assert out.startswith("Exercise 14: not yet, of 8 merges ") and f"The first:\n  {passed}: " in out
 
 
 @pytest.mark.parametrize("number", LESSONS)
