@@ -157,8 +157,9 @@ def the_start_of_algorithm_1():
     one = np.ones((1, 1))
     o, _ = printed.algorithm_1_as_printed_B(one, np.zeros((2, 1)), np.array([[5.0], [7.0]]), 1, 1,
                                             np.array([[False, True]]))
-    return Observed(inside, outside, figure="right where every row sees a key of its first block; under a causal mask "
-                    "with the blocks from last to first, or with one row's first block hidden, NaN",
+    return Observed(inside, outside, figure=f"every row sees a key of its first block: {sum(inside)} of {len(inside)} "
+                    "right; under a causal mask with the blocks from last to first, and with one row's first block "
+                    f"hidden: {sum(outside)} of {len(outside)}",
                     counterexample=f"one row, two keys, the first hidden, blocks of one key, V = 5, 7: {o.item()}, "
                     "right 7")
 
@@ -258,21 +259,21 @@ def delta_is_the_mean_of_dp():
 
 @check("B63")
 def loads_of_o_in_the_inner_loop():
-    """How often O is read where D is made first and the gradients are right, and how often by line 8 as listed."""
+    """Algorithm 2 with O, and with another O of the same D, which the lines of the loop could tell apart; O read.
+
+    dO = 1 throughout, so that D = rowsum(dO∘O) stays, bit for bit, when the two columns of O change places.
+    """
     q, k, v = random_inputs(63, 8, 12, 2)
-    read = {}
-    for columns in 1, 3:
-        counts = Counts()
-        o, lse = flash_attention(q, k, v, scale=1.0)
-        found = flash_attention_backward(_loss(q, v), None, q, k, v, o, lse, block_m=4, block_n=12 // columns,
-                                         scale=1.0, counts=counts)
-        read[columns] = counts.read["o"], o.size
-    inside = are_gradients(found, _loss(q, v), q, k, v, 4)
-    needed = all(count > size for count, size in read.values())  # were O used in the loop, it would be read again
-    return Observed(inside=inside, outside=[needed], figure=(
-        f"right gradients with O read once, {read[3][0]} numbers, for D alone; line 8 as listed reads T_c·N·d = "
-        f"{3 * read[3][1]} more in 3 column blocks, and uses none"),
-        counterexample="any call: neither line 9 nor any up to 15 has O_i in it")
+    o, lse = printed.algorithm_1_as_printed_B(q, k, v, 4, 4)
+    do, counts = np.ones_like(o), Counts()
+    found, other = (printed.algorithm_2_as_printed_B(q, k, v, x, do, lse, 4, 4, write_back=True) for x in
+                    (o, o[:, ::-1]))
+    changed = [name for name, a, b in zip(("dQ", "dK", "dV"), found, other, strict=True) if not np.array_equal(a, b)]
+    flash_attention_backward(do, None, q, k, v, o, lse, block_m=4, block_n=4, scale=1.0, counts=counts)
+    return Observed(inside=are_gradients(found, do, q, k, v, 4), outside=[bool(changed)], figure=(
+        f"line 8 as listed reads T_c·N·d = {3 * o.size} numbers of O in 3 column blocks; read once, for D alone, are "
+        f"{counts.read['o']}"),
+        counterexample=f"O with its columns exchanged, D the same: {_names(changed)} of dQ, dK, dV changes a bit")
 
 
 @check("B64")
@@ -315,7 +316,7 @@ def products_forward_and_backward():
 @check("B66")
 def algorithm_2_with_a_scale():
     """dQ for q·kᵀ/√d: of the scaled Q as it comes, and multiplied by 1/√d at the end."""
-    inside, outside = [], []
+    inside, outside, times = [], [], {}
     for dim in 4, 16:
         q, k, v = random_inputs(66, 4, 6, dim)
         scale = 1 / np.sqrt(dim)  # 1/2, 1/4: exact
@@ -324,8 +325,10 @@ def algorithm_2_with_a_scale():
         right = flash_attention_backward(_loss(q, v), None, q, k, v, *flash_attention(q, k, v))[0]
         wrong, mended = (np.max(np.abs(x - right)) for x in (dq, dq * scale))
         outside.append(bool(wrong <= mended))
-    return Observed(inside, outside, figure="dQ of the scaled Q is right for the scaled Q; for Q itself it is √d too "
-                    "large, and right once multiplied by 1/√d",
-                    counterexample=f"d = 4: dQ {np.sqrt(4):g} times too large")
+        times[dim] = f"{np.median(dq / right):g} times too large with d = {dim}"
+    return Observed(inside, outside, figure=(
+        f"dQ, dK and dV of the scaled Q: {sum(inside)} of {len(inside)} right; for Q itself dQ is "
+        f"{', '.join(times.values())}; multiplied by 1/√d, off by {mended:.1e}"),
+        counterexample=f"dQ {times[4]}")
 
 

@@ -174,12 +174,12 @@ def what_released_kernels_store():
     one = np.ones((1, 1), np.float32)
     zero = np.zeros(1, np.float32)
     o, _ = mla.merge(one, zero, one, zero)
+    stored = "m, l, o" if paged.kind is MLOState else paged.kind.__name__
     _, _, reduced = paged.merge(zero, one[0], one, zero, one[0], one)
     return Observed(inside=[mla.kind is LSEState], outside=[paged.kind is LSEState], figure=(
-        f"FlashMLA stores (o, lse), lse in base {mla.inside_base}; PagedAttention v2 the triple "
-        f"({'m, l, o' if paged.kind is MLOState else paged.kind.__name__}), and adds 1e-6 to the divisor: two keys, "
-        f"V = 1: {o.item():g} and {reduced.item():.7f}"),
-        counterexample="PagedAttention v2: max_logits and exp_sums, no lse; v1 does not split")
+        f"FlashMLA stores (o, lse), lse in base {mla.inside_base}; PagedAttention v2 {stored}, and adds 1e-6 to the "
+        f"divisor: two keys, V = 1: {o.item():g} and {reduced.item():.7f}"),
+        counterexample=f"PagedAttention v2 stores {stored}, no lse")
 
 
 @check("B94")

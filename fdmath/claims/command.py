@@ -51,9 +51,12 @@ def main(argv=None):
 def chosen(args):
     """The Claims that the arguments ask for; LookupError for an unknown id, or where none is left."""
     claims, found = ledger(), checks()
-    wanted = [name.strip() for name in args.id.split(",")] if args.id else [claim.id for claim in claims]
-    if unknown := [name for name in wanted if name not in {claim.id for claim in claims}]:
-        raise LookupError(f"no claim {', '.join(unknown)}; there are {claims[0].id} to {claims[-1].id}")
+    known = {claim.id: claim.document for claim in claims}
+    wanted = list(known) if args.id is None else [name.strip().upper() for name in args.id.split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in known]:
+        ranges = [[name for name in known if known[name] == letter] for letter in sorted(set(known.values()))]
+        there = " and ".join(f"{ids[0]} to {ids[-1]}" for ids in ranges)
+        raise LookupError(f"no claim {', '.join(unknown)}; there are {there}")
     claims = [claim for claim in claims if claim.id in wanted and args.document in (None, claim.document)]
     if args.verdict == "cited":
         claims = [claim for claim in claims if claim.id not in found]

@@ -115,7 +115,8 @@ def blocks_of_split_k_and_of_split_kv():
     return Observed(inside=[among_warps == among_blocks], figure=(
         f"{heads} heads, keys in {pieces}: among warps {among_warps} blocks that exchange through shared memory "
         f"({counts.written['out']} numbers, {counts.barriers} barriers here), among blocks {among_blocks}"),
-        counterexample=f"one head, one query: split-K has 1 block, split-KV in {pieces} pieces {pieces}")
+        counterexample=f"one head, one query: split-K has {cost.thread_blocks(1)} block, split-KV in {pieces} pieces "
+        f"{cost.thread_blocks(1, pieces=pieces)}")
 
 
 @check("B73")
@@ -124,7 +125,7 @@ def rows_for_four_warps():
     idle = {rows: sum(part.start == part.stop for part in shares(rows, 4)) for rows in (1, 4, 8)}
     return Observed(inside=[idle[1] > 0], outside=[idle[4] > 0, idle[8] > 0], figure=(
         f"idle warps of 4: {idle[1]} with one row, {idle[4]} with the 4 rows of a group of 4 heads, {idle[8]} with 8"),
-        counterexample="4 query heads over one KV head, packed: 4 rows, a warp each")
+        counterexample=f"4 query heads over one KV head, packed: 4 rows, {idle[4]} warps of 4 idle")
 
 
 @check("B74")

@@ -134,21 +134,30 @@ def _largest_exponent(dtype):
         return number(np.max(grid[np.isfinite(np.exp(grid))]))
 
 
+def exponential_as_printed_A_3_2_1(lse1, lse2):
+    """e^(S_min − S_max) of two S in their format."""
+    with backends.quiet():
+        return np.exp(np.minimum(lse1, lse2) - np.maximum(lse1, lse2))
+
+
 @check("A58")
 def the_exponential_of_a_difference():
     """Whether e^(S_min − S_max) lies in (0, 1]: down to the format's range, beyond it, and for two equal infinities."""
-    inside, outside, ends = [], [], {}
+    inside, outside, ends, seen = [], [], {}, set()
     for dtype in FORMATS:
         smallest = np.log(format_of(dtype).tiny)  # half the smallest subnormal number: what is below rounds to 0
-        with backends.quiet():
-            near = np.exp(backends.cast(np.linspace(smallest + 1, 0, 1001), dtype))
-            beyond = exact(np.exp(backends.cast(np.array([2 * smallest, -INF - -INF]), dtype)))
+        low, end, far = (backends.cast(np.array(x), dtype) for x in
+                         (np.linspace(smallest + 1, 0, 1001), [0, -INF], [2 * smallest, -INF]))
+        near = exponential_as_printed_A_3_2_1(low, end[0])
+        beyond = exact(exponential_as_printed_A_3_2_1(end, far))
         inside.append(bool(np.all((near > 0) & (near <= 1))))
         outside += [0 < x <= 1 for x in beyond.tolist()]
         ends[dtype] = smallest
+        seen |= set(map(str, beyond.tolist()))  # as text, so that one NaN is another
     figure = ("in (0, 1] down to about " + ", ".join(f"{x:.2f} ({dtype})" for dtype, x in ends.items())
-              + "; 0 below; NaN for two equal infinities; never infinite")
-    return Observed(inside, outside, figure, f"S = 0, -200 in float32: {number(np.exp(np.float32(-200))):g}")
+              + f"; below, and for two equal infinities: {' or '.join(sorted(seen))}")
+    return Observed(inside, outside, figure, "S = 0, -200 in float32: "
+                    f"{number(exponential_as_printed_A_3_2_1(*np.float32([0, -200]))):g}")
 
 
 @check("A59")
@@ -162,23 +171,28 @@ def two_steps_over_the_streams():
     return Observed(inside, figure="o and S equal the definition as rational functions in 6 orders of three streams")
 
 
+def log_as_printed_A_3_2_2(l):  # noqa: E741
+    """log(l + 1e-12) in the format of l."""
+    with backends.quiet():
+        return np.log(l + l.dtype.type(1e-12))  # the document's number, no tolerance
+
+
 @check("A60")
 def the_added_1e_12_is_safe():
-    """log(l + 1e-12): whether l needs it, what float64 loses by it (F5b), and a guarded tile without keys (F5)."""
+    """log(l + 1e-12): what float64 loses by it (F5b), whether l needs it, and a guarded tile without keys (F5)."""
     scores, v = random_scores(4, 6, 40, "float64")
     l = np.sum(np.exp(scores - np.max(scores, axis=-1, keepdims=True)), axis=-1)  # noqa: E741
-    needed = not np.all(np.isfinite(np.log(l)) & (l >= 1))
     both = [split_kv_attention(*call(scores, v, "float64"), tile=4).o, pairs(*call(scores, v, "float64"), tile=4)]
     right, bound = reference.block(scores[:, None], v[..., None]), _flat_bound(scores, v, "float64", 4)
     without, found = (right.judge(LSEState(o.reshape(bound.o.shape), right.lse), bound) for o in both)
     short = l.astype(np.float32)
-    low = np.all(np.log(short + np.float32(1e-12)) == np.log(short))
-    phantom = float(np.log(1e-12))
+    low = np.all(log_as_printed_A_3_2_2(short) == np.log(short))
+    phantom = float(log_as_printed_A_3_2_2(np.zeros(1)).item())
     given = {s: number(flat_as_printed_A_2_3_4(np.array([[0.0], [7.0]]), np.array([phantom, s]))[0])
              for s in (-20.0, -28.0, -40.0)}
-    inside = [needed, found.verdict == "pass", *(x == 7 for x in given.values())]
-    figure = (f"l ≥ 1 always; float64, tile 4: error {found.miss.error:.1e} with it, {without.miss.error:.1e} without; "
-              f"float32: log l {'is the same' if low else 'changes'}; a guarded tile without keys becomes S = "
+    inside = [found.verdict == "pass", *(x == 7 for x in given.values())]
+    figure = (f"l of {l.size} tiles is {l.min():.3g} at least; float64, tile 4: error {found.miss.error:.1e} with it, "
+              f"{without.miss.error:.1e} without; float32: log l {'is the same' if low else 'changes'}; a guarded tile without keys becomes S = "
               f"{phantom:.2f}, so that K = [-inf, s], V = [5, 7] gives "
               + ", ".join(f"{x:.4g} at s = {s:g}" for s, x in given.items()))
     return Observed(inside, figure=figure, counterexample=f"K = [-inf, -28], V = [5, 7]: {given[-28.0]:.3g}, right 7")

@@ -14,11 +14,11 @@ import numpy as np
 from fdmath import _backends as backends
 from fdmath.algebra.merge import combine_acc
 from fdmath.algebra.printed import merge_as_printed_A_3_2_1
-from fdmath.algebra.rounding import Budget, block_budget, chain_budget, exact, format_of, score_error
+from fdmath.algebra.rounding import Budget, chain_budget, exact, format_of
 from fdmath.algebra.state import LSEState
-from fdmath.attention.decode import key_ranges
 from fdmath.attention.printed import lse_streams_as_printed_A_3_2_2
-from fdmath.attention.softmax import partial_state
+from fdmath.attention.tiles import blocks
+from fdmath.claims.judged import block_states
 from fdmath.verify import reference
 
 INF, NAN = math.inf, math.nan
@@ -60,17 +60,11 @@ def within(o, q, k, v, tile=256):
     """Whether o lies within its bound of certified attention in every element, scale 1/√d; NaN does not.
 
     The bound is T4 over tiles whose states are those of a block: the widest of all the ways of folding tiles
-    (claims.md, section 3). q, k, v: float32 or float64, equal heads.
+    (`fdmath.claims.judged` says why it is not that of the mended merges). q, k, v: float32 or float64, equal heads.
     """
     fmt, scale = format_of(q), 1 / math.sqrt(q.shape[-1])
     right = reference.attention(q, k, v, scale, np.ones((*q.shape[:-1], k.shape[-2]), dtype=bool))
-    lost = score_error(q, k, scale, fmt)
-    q, k, v = map(exact, (q, k, v))
-    scores = scale * (q @ np.swapaxes(k, -1, -2))
-    parts, errors = [], []
-    for a, b in key_ranges(k.shape[-2], tile):
-        parts.append(partial_state(scores[..., a:b], v[..., a:b, :]))
-        errors.append(block_budget(scores[..., a:b], v[..., a:b, :], fmt, lost[..., a:b]))
+    parts, errors = block_states(q, k, v, blocks(k.shape[-2], tile), scale=scale, fmt=fmt)
     bound = chain_budget(parts, fmt, errors)
     return right.judge(LSEState(o, right.lse), Budget(bound.o, np.full(bound.lse.shape, INF))).verdict == "pass"
 

@@ -144,7 +144,8 @@ class Report:
         counts = ", ".join(f"{n} {name}" for name, n in self.counts().items() if n)
         apart = [o.claim.id for o in self if not o.agrees]
         agreed = f"not as the ledger says: {', '.join(apart)}" if apart else "all as the ledger says"
-        return f"{len(self.outcomes)} claims: {counts}\n{agreed}"
+        count = len(self.outcomes)
+        return f"{count} claim{'' if count == 1 else 's'}: {counts}\n{agreed}"
 
     def to_json(self, command="fdmath claims"):
         """The report as a JSON text: provenance, fingerprint, exit code, counts, and a record a claim."""

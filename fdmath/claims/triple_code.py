@@ -332,7 +332,7 @@ def numerator_and_denominator_are_the_global_sums():
 
 @check("A53")
 def new_m_is_the_global_maximum():
-    """The maximum at each merge of a tree over eight streams beside the largest of all, the largest in each place."""
+    """new_M of each printed merge of a tree over eight streams beside the largest of all, the largest in each place."""
     root, inner = [], []
     for place in range(8):
         made = _maxima([float(i == place) for i in range(8)])
@@ -343,7 +343,12 @@ def new_m_is_the_global_maximum():
 
 
 def _maxima(levels):
-    """The new maximum of each merge of the tree over these, in the order made."""
-    made = []
-    tree(lambda a, b: made.append(max(a, b)) or max(a, b), levels)
-    return made
+    """The new maximum of each printed merge of the tree over one key of each level, in the order made."""
+    made, one = [], np.ones(1)
+
+    def merged(a, b):
+        made.append(merged_triples(a, b))
+        return made[-1]
+
+    tree(merged, [triple(np.array([level], float), one, one[:, None]) for level in levels])
+    return [int(state.m.item()) for state in made]

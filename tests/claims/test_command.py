@@ -56,9 +56,18 @@ def test_a_disagreement_beside_an_error_is_code_1(monkeypatch):
     assert main(["--id", "A24,A26"]) == 1
 
 
-@pytest.mark.parametrize("words", [["--id", "A99"], ["--id", "A24", "--document", "B"]])
+@pytest.mark.parametrize("words", [["--id", "A99"], ["--id", ""], ["--id", ","], ["--id", "A24", "--document", "B"]])
 def test_no_such_claim_is_code_2(words, capsys):
     assert main(words) == 2 and "could not run" in capsys.readouterr().err
+
+
+def test_an_unknown_claim_is_told_which_there_are(capsys):
+    main(["--id", "A24,A99"])
+    assert capsys.readouterr().err == "could not run: no claim A99; there are A01 to A79 and B01 to B95\n"
+
+
+def test_small_letters_and_a_comma_too_many_do_no_harm(capsys):
+    assert main(["--id", " a24, "]) == 0 and "1 claim: 1 refuted" in capsys.readouterr().out
 
 
 def test_an_unknown_verdict_is_code_2():
