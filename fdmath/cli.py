@@ -30,7 +30,7 @@ COMMANDS = {
     "lab": Command("fdmath.workshop.lab:main", "notebooks", "JupyterLab on the first notebook (this machine only)"),
     "notebooks": Command("fdmath.workshop.notebooks:main", "notebooks", "execute the notebooks, store their outputs"),
     "book": Command("fdmath.workshop.book:main", "docs", "the reading copy, pages that open without a network"),
-    "figures": Command("fdmath.workshop.notebook_figures:main", "notebooks", "every figure as SVG and PNG with caption"),
+    "figures": Command("fdmath.workshop.notebook_figures:main", "notebooks", "each figure as SVG and PNG with caption"),
     "student": Command("fdmath.verify.exercises:student_main", "notebooks", "notebooks without the answers"),
     "test": Command("fdmath.workshop.phases:main", "test", "every phase of the tests, with its time"),
     "lint": Command("fdmath.workshop.lint:main", "test", "style, imports, tolerances, notebook rules"),
