@@ -4,7 +4,6 @@ import ast
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 
 WHERE = {
@@ -16,6 +15,9 @@ WHERE = {
     "cited": "nothing runs",
 }
 """The places, each with what it means."""
+
+PACKAGE = Path(__file__).parents[1]
+"""The folder of this package."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,12 @@ def is_defined(path):
     So that a function can be looked for whose library, or whose GPU, is not here.
     """
     module, _, name = path.partition(":")
-    try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
+    package, *parts = module.split(".")
+    place = PACKAGE.joinpath(*parts)
+    file = next((x for x in (place.with_suffix(".py"), place / "__init__.py") if x.is_file()), None)
+    if package != PACKAGE.name or file is None:
         return False
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     return name in {found for node in tree.body for found in _names(node)}
 
 
