@@ -124,8 +124,8 @@ def section_2_4():
         scores, v = keys(ranks)
         equal += [x == y for x, y in zip(*_both_flat(scores, v), strict=True)]
     last = max(name for name in SECTIONS if name.startswith("2.") and name.count(".") == 1)
-    figure = (f"of {len(SECTIONS)} headings {SECTIONS.count('2.4')} are of 2.4; the equality itself holds in {sum(equal)} "
-              f"of {len(equal)} cases")
+    figure = (f"of {len(SECTIONS)} headings {SECTIONS.count('2.4')} are of 2.4; the equality itself holds in "
+              f"{sum(equal)} of {len(equal)} cases")
     return Observed(["2.4" in SECTIONS, *equal], figure=figure, counterexample=f"{last} is followed by 3")
 
 

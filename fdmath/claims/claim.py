@@ -93,7 +93,7 @@ class Observed:
 def verdict(observed):
     """The verdict of what was Observed: a false case inside refutes; a false one outside makes it conditional.
 
-    No case inside: "open", whatever was seen outside.
+    No case inside: "open", whatever was seen outside. Such a check has a figure to show, and nothing that could fail.
     """
     if not observed.inside:
         return "open"

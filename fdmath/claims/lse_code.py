@@ -192,8 +192,8 @@ def the_added_1e_12_is_safe():
              for s in (-20.0, -28.0, -40.0)}
     inside = [found.verdict == "pass", *(x == 7 for x in given.values())]
     figure = (f"l of {l.size} tiles is {l.min():.3g} at least; float64, tile 4: error {found.miss.error:.1e} with it, "
-              f"{without.miss.error:.1e} without; float32: log l {'is the same' if low else 'changes'}; a guarded tile without keys becomes S = "
-              f"{phantom:.2f}, so that K = [-inf, s], V = [5, 7] gives "
+              f"{without.miss.error:.1e} without; float32: log l {'is the same' if low else 'changes'}; a guarded tile "
+              f"without keys becomes S = {phantom:.2f}, so that K = [-inf, s], V = [5, 7] gives "
               + ", ".join(f"{x:.4g} at s = {s:g}" for s, x in given.items()))
     return Observed(inside, figure=figure, counterexample=f"K = [-inf, -28], V = [5, 7]: {given[-28.0]:.3g}, right 7")
 

@@ -130,15 +130,17 @@ def lse_of_level_and_sum():
 
 @check("A26")
 def same_information():
-    """Two triples of one S: whether S tells e^m·ℓ, and whether it tells m and ℓ."""
+    """Two triples of one S, exactly and as `fdmath` stores it: whether S tells e^m·ℓ, and whether m and ℓ."""
     two, one = exact.Number.of(2), exact.Number.of(1)
     triples = [(one.log(), two), (two.log(), one)]  # (m, l): (0, 2) and (log 2, 1)
     first, second = (m + l.log() for m, l in triples)
-    shared = first == second
+    stored = [MLOState(np.array(m), np.array(l), np.ones(1)).to(LSEState).lse.item()
+              for m, l in ((0.0, 2.0), (np.log(2.0), 1.0))]
+    shared = first == second and stored[0] == stored[1]
     return Observed(
         inside=[first.exp() == triples[0][0].exp() * triples[0][1], not shared or triples[0] == triples[1]],
         figure=f"S of (m, l) = (0, 2) and of (log 2, 1): e^S = {first.exp()!r} and {second.exp()!r}",
-        counterexample="(m, l) = (0, 2) and (log 2, 1) share S = log 2" if shared else "")
+        counterexample=f"(m, l) = (0, 2) and (log 2, 1) share S = {stored[0]:.6f}" if shared else "")
 
 
 @check("A27")

@@ -17,6 +17,9 @@ from fdmath.claims.rows import checks, ledger
 FOUND = (*VERDICTS, "cited", "error")
 """What can become of a claim: a verdict; "cited", where no check is and a source says it; "error", a check raised."""
 
+FIGURE = 40
+"""The columns that the table of a terminal has for the figure, at the least."""
+
 STORE = Path(__file__).parents[2] / ".pytest_cache" / "claims.json"
 """Where the tests of a clone leave the report of all claims (git ignores the folder)."""
 
@@ -68,8 +71,9 @@ class Outcome:
         return "\n".join([f"{claim.id}  document {claim.document}, {claim.section}", *_paragraphs(rows)])
 
 
-def _paragraphs(rows, width=118, indent=17):
-    """Each text that is not empty under its label, wrapped."""
+def _paragraphs(rows, widest=118, indent=17):
+    """Each text that is not empty under its label, wrapped to the terminal."""
+    width = max(2 * indent, min(widest, _terminal() or widest))
     for label, text in rows.items():
         for i, line in enumerate(line for part in text.splitlines() for line in textwrap.wrap(part, width - indent)):
             yield f"  {label if i == 0 else '':<{indent - 2}}{line}"
@@ -130,11 +134,18 @@ class Report:
         return {name: counts[name] for name in FOUND}
 
     def table(self, width=None):
-        """A line for each claim, cut to a width: ✗ where the verdict is not the expected one; then the counts."""
+        """A line for each claim, cut to a width: ✗ where the verdict is not the expected one; then the counts.
+
+        In a width that leaves FIGURE columns or fewer for the figure there is no `how`, and then no section.
+        """
         head = ("", "id", "section", "how", "expected", "found", "figure")
         rows = [head, *((" " if o.agrees else "✗", o.claim.id, o.claim.section, ", ".join(o.claim.how),
                          o.claim.verdict, o.verdict, o.line) for o in self)]
         sizes = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
+        for i in (3, 2):  # from the right, so that the places of the others stay
+            if width is not None and width - sum(sizes) - 2 * len(sizes) <= FIGURE:
+                del sizes[i]
+                rows = [row[:i] + row[i + 1:] for row in rows]
         lines = ["  ".join([*(f"{x:<{n}}" for x, n in zip(row, sizes, strict=False)), row[-1]]).rstrip()
                  for row in rows]
         return "\n".join([*(line[:width] for line in lines), "", self.summary()])
@@ -154,8 +165,12 @@ class Report:
         return records.text_of(head, [outcome.record() for outcome in self])
 
     def __str__(self):
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        return self.table(width)
+        return self.table(_terminal())
+
+
+def _terminal():
+    """The columns of the terminal that is written to; None where the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def run(claims=None, progress=None):

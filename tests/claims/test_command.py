@@ -116,6 +116,13 @@ def test_a_row_is_one_line_and_marked_where_it_is_not_as_expected():
     assert len(lines) == 6 and "two lines" in lines[1] and lines[2].startswith("✗") and len(lines[2]) == 100
 
 
+@pytest.mark.parametrize("width, columns", [(60, 5), (80, 5), (100, 6), (150, 7)])
+def test_a_narrow_table_keeps_the_figure(width, columns):
+    claim = replace(ledger()[0], section="Deferred normalisation", how=("exact", "property"))
+    head, line, *_ = Report([Outcome(claim, claim.verdict, "f" * 200)]).table(width).splitlines()
+    assert len(head.split()) == columns - 1 and len(line) == width and line.endswith("f" * 15)
+
+
 def test_a_stored_report_is_of_this_code_and_of_every_claim(tmp_path, monkeypatch):
     path, full = tmp_path / "claims.json", Report(Outcome(claim, claim.verdict, "7 u") for claim in ledger())
     assert stored(path) is None

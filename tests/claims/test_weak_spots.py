@@ -96,6 +96,7 @@ ALGORITHM_2, FLASH = printed.algorithm_2_as_printed_B, gradients.flash_attention
 MEASURE, LARGEST = pair.measure, lambda merge, parts: merge(*[max(parts, key=lambda part: part.m.item())] * 2)
 BROKEN = [
     ("A03", [(setting, "pairs", whole), (cases, "worst", lambda *_, **__: 1.0)], "holds"),
+    ("A26", [(MLOState, "to", lambda state, kind: SimpleNamespace(lse=state.m))], "holds"),
     ("A27", [(pair, "partial_state", doubled_pair)], "refuted"),
     ("A35", [(pair, "PRINTED", (without_maximum, without_maximum))], "holds"),
     ("A36", [(pair, "measure", lambda scores, kind, stats: MEASURE(scores, "m and l", stats))], "holds"),
