@@ -5,6 +5,8 @@ Links lead to notebooks: `lessons` is number → file name of those that there a
 
 import re
 
+from fdmath.claims.claim import VERDICTS
+
 MATHS = re.compile(r"\$[^$]*\$")
 
 PARTS = re.compile(r"[23]\.\d|\d")
@@ -74,10 +76,8 @@ def claim_text(outcome, lessons):
 
 def part_text(outcomes, lessons):
     """The claims of one part as a folded Markdown table with its counts."""
-    claim, counts = outcomes[0].claim, {}
-    for outcome in outcomes:
-        counts[outcome.claim.verdict] = counts.get(outcome.claim.verdict, 0) + 1
-    words = ", ".join(f"{n} {name}" for name, n in counts.items())
+    claim, verdicts = outcomes[0].claim, [o.claim.verdict for o in outcomes]
+    words = ", ".join(f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts)
     rows = [(o.claim.id, finding(o), f"{o.claim.statement} {beside(o.claim)}".strip(), ", ".join(o.claim.how),
              links(o.claim.lesson, lessons)) for o in outcomes]
     body = table(("claim", "verdict", "statement", "how", "lesson"), rows)

@@ -65,7 +65,7 @@ def test_a_claim_says_what_is_right_and_its_counterexample():
 
 def test_a_part_is_folded_under_its_counts():
     text = part_text([outcome(), outcome("holds", id="A25", conditions="")], LESSONS)
-    assert text.startswith("<details><summary>A, 2.3 pair: 1 refuted, 1 holds</summary>\n\n| claim |")
+    assert text.startswith("<details><summary>A, 2.3 pair: 1 holds, 1 refuted</summary>\n\n| claim |")
     assert "A third. *Instead:* Less. |" in text and "| A25 | holds | A third. |" in text
 
 
