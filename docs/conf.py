@@ -1,5 +1,6 @@
 """Sphinx's settings for the book; `fdmath book` builds it from a copy of docs/ with the notebooks in lessons/."""
 
+import html
 import re
 
 from docutils import nodes
@@ -73,7 +74,33 @@ class DisplayedFormulas(SphinxTransform):
                 formula += nodes.Text(text)
 
 
+class ShownSentences(SphinxTransform):
+    """The sentence of a figure stands below it as well; a screen reader, which reads it as the image, passes it over."""
+
+    default_priority = 999
+
+    def apply(self, **kwargs):
+        for image in list(self.document.findall(nodes.image)):
+            if alt := image.get("alt"):
+                sentence = f'<p class="sentence" aria-hidden="true">{html.escape(alt)}</p>'
+                image.parent.insert(image.parent.index(image) + 1, nodes.raw("", sentence, format="html"))
+
+
+class NamedDocuments(SphinxTransform):
+    """A document that a lesson names by its path, as docs/glossary.md, is a link to its page."""
+
+    default_priority = 999
+
+    def apply(self, **kwargs):
+        for path in list(self.document.findall(nodes.literal)):
+            name = re.fullmatch(r"docs/(\w+)\.md", path.astext())
+            if name and name[1] in self.env.found_docs and not isinstance(path.parent, nodes.reference):
+                uri = self.app.builder.get_relative_uri(self.env.docname, name[1])
+                path.replace_self(nodes.reference("", "", path.deepcopy(), internal=True, refuri=uri))
+
+
 def setup(app):
     """Nothing; what the book adds to Sphinx is registered."""
     app.connect("autodoc-process-docstring", plain_docstring)
-    app.add_transform(DisplayedFormulas)
+    for transform in DisplayedFormulas, ShownSentences, NamedDocuments:
+        app.add_transform(transform)
