@@ -75,7 +75,7 @@ class DisplayedFormulas(SphinxTransform):
 
 
 class ShownSentences(SphinxTransform):
-    """The sentence of a figure stands below it as well; a screen reader, which reads it as the image, passes it over."""
+    """The sentence of a figure stands below it too; a screen reader, which reads it for the image, passes it over."""
 
     default_priority = 999
 
