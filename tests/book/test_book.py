@@ -58,6 +58,20 @@ def test_formulas_are_typeset_and_figures_shown(browser, pages):
     count = "return document.querySelectorAll(arguments[0]).length"
     assert browser.execute_script(count, ".math mjx-container svg") > 100
     assert browser.execute_script(count, ".cell_output img[alt]") > 4
+    assert browser.execute_script(count, ".cell_output img[alt] ~ .sentence") == \
+        browser.execute_script(count, ".cell_output img[alt]")
+
+
+def test_a_document_that_a_lesson_names_by_its_path_is_a_link(pages):
+    text = pages["lessons/00_start_here.html"].read_text(encoding="utf-8")
+    assert 'href="../glossary.html"><code' in text and 'href="../cheatsheet.html"><code' in text
+
+
+@pytest.mark.parametrize("width", [1080, 1320, 1440, 1560])
+def test_nothing_lies_beyond_the_edge_of_a_desktop(browser, pages, width):
+    emulate(browser, DESKTOP | {"width": width})
+    open_page(browser, pages["lessons/00_start_here.html"])
+    assert browser.execute_script("return document.scrollingElement.scrollWidth") <= width
 
 
 def test_next_and_previous_lead_through_the_lessons_in_order(browser, pages, lessons):
