@@ -14,7 +14,7 @@ from hypothesis.errors import Flaky
 from fdmath import _backends as backends
 from fdmath.algebra import rounding
 from fdmath.algebra.state import LSEState
-from fdmath.verify import strategies
+from fdmath.verify import cut, strategies
 from fdmath.verify.laws import LAWS
 from fdmath.verify.reference import Finding
 from fdmath.verify.report import Cell, Report
@@ -163,7 +163,7 @@ class _Record:
 
     def __init__(self, law, subject, seed=0, shrink=True, until=math.inf):
         self.law, self.subject, self.grade = law, subject, law.grade_for(subject)
-        self.seed, self.until = seed, until
+        self.seed, self.until, self.shrink = seed, until, shrink
         self.phases = [Phase.generate, Phase.target, *([Phase.shrink] if shrink else [])]
         self.count, self.worst, self.text, self.bitwise, self.broken = 0, 0.0, "", True, False
         self.dtype, self.came, self.case = "", "", None
@@ -171,13 +171,17 @@ class _Record:
 
     def hunt(self, cases):
         """The verdict after `cases` small draws and some large ones (and the shrinking of the first that breaks it)."""
+        large = False
         try:
             if self.grade == "false":
                 self._draw(max(cases, SEARCH), large=False)
             else:
                 self._draw(cases, large=False)
+                large = True
                 self._draw(max(LEAST_LARGE, cases // 50), large=True)
         except (_Broken, _Late):
+            if large and self.shrink:
+                self._cut()
             return "pass" if self.grade == "false" and not self.raised else "fail"
         except Flaky as error:
             self.text = f"not repeatable: the same input gave two answers ({type(error).__name__})\n{self.text}"
@@ -199,6 +203,21 @@ class _Record:
 
         _generate(self.law, self.subject, count, large, self.seed, self.phases, one)
 
+    def _cut(self):
+        """Nothing; the large case told of is cut to the smallest that breaks the law, or as small as there was time."""
+        try:
+            self._breaks(cut.smallest(self.case, self._breaks, self.subject))
+        except _Late:
+            pass
+
+    def _breaks(self, case):
+        """Whether the law does not hold on a case, which is then the one told of."""
+        try:
+            self.look(case)
+        except _Broken:
+            return True
+        return False
+
     def look(self, case):
         """The Finding of one case; raises _Broken where the law does not hold at its grade."""
         if self.broken and time.perf_counter() > self.until:
@@ -209,7 +228,7 @@ class _Record:
         except SubjectError as error:
             finding, self.raised = Finding(math.inf, False, "fail", str(error)), True
         self.bitwise = self.bitwise and finding.bitwise
-        if finding.verdict == "undecided" and not self.undecided:
+        if finding.verdict == "undecided" and not self.undecided and not self.broken:
             self.undecided = True
             self._tell(case, finding)
         holds = finding.bitwise if self.grade != "budget" else finding.verdict != "fail"
