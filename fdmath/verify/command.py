@@ -47,6 +47,7 @@ def parser():
                "exit code: 0 all laws hold, 1 a law is broken, 2 it could not run")
     p.add_argument("target", nargs="?", help="package.module:function, importable from here")
     add_declarations(p)
+    add_limits(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
     p.add_argument("--only", "--laws", dest="laws", metavar="LAWS", help="only these laws, with commas")
     p.add_argument("--cases", type=more_than_0(int), help=f"inputs a law (default: {CASES})")
@@ -95,16 +96,23 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
     p.add_argument("--claims", default="", help="laws claimed bit for bit, and theorems claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")
-    p.add_argument("--no-lse", action="store_false", dest="lse", help="the function returns o alone")
-    p.add_argument("--no-groups", action="store_false", dest="grouped", help="it takes as many KV heads as query heads")
-    p.add_argument("--dims", type=pairs_of_dims, default=(), metavar="D:DV", help="the only head dimensions of q and "
-                   "of v that it takes, as 64:64,128:128")
-    p.add_argument("--largest-dim", type=more_than_0(int), default=Subject.largest_dim, help="the most of either")
-    p.add_argument("--most-queries", type=more_than_0(int), default=Subject.most_queries,
-                   help="the most queries of a sequence that it takes (a decode has one)")
-    p.add_argument("--exp-u", type=more_than_0(float), default=Subject.exp_u,
+
+
+def add_limits(p):
+    """Nothing; the parser p takes the options in which a user declares what a function does not take or return."""
+    p.add_argument("--no-lse", action="store_false", dest="taken_lse", help="the function returns o alone")
+    p.add_argument("--no-groups", action="store_false", dest="taken_grouped",
+                   help="it takes as many KV heads as query heads")
+    p.add_argument("--dims", type=pairs_of_dims, default=(), dest="taken_dims", metavar="D:DV",
+                   help="the only head dimensions of q and of v that it takes, as 64:64,128:128")
+    p.add_argument("--largest-dim", type=more_than_0(int), default=Subject.largest_dim, dest="taken_largest_dim",
+                   metavar="D", help="the most of either")
+    p.add_argument("--most-queries", type=more_than_0(int), default=Subject.most_queries, dest="taken_most_queries",
+                   metavar="N", help="the most queries of a sequence that it takes (a decode has one)")
+    p.add_argument("--exp-u", type=more_than_0(float), default=Subject.exp_u, dest="taken_exp_u", metavar="X",
                    help="the error of its exp and log in units of u (default: %(default)g)")
-    p.add_argument("--flushed", type=float, default=Subject.flushed, help="below it numbers may be taken for 0")
+    p.add_argument("--flushed", type=float, default=Subject.flushed, dest="taken_flushed", metavar="X",
+                   help="below it numbers may be taken for 0")
 
 
 def pairs_of_dims(text):
@@ -233,9 +241,8 @@ def declared_subject(args):
         log_base=math.e if args.log_base == "e" else 2, empty=float(args.empty), lse_layout=args.lse_layout,
         causal=args.causal, heads=args.heads, scale=args.scale, dtypes=tuple(args.dtypes.split(",")),
         p_dtype=args.p_dtype, stats_dtype=args.stats_dtype,
-        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()), lse=args.lse, grouped=args.grouped,
-        dims=args.dims, largest_dim=args.largest_dim, most_queries=args.most_queries, exp_u=args.exp_u,
-        flushed=args.flushed)
+        claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()),
+        **{name.removeprefix("taken_"): value for name, value in vars(args).items() if name.startswith("taken_")})
 
 
 def _importable(module):

@@ -59,6 +59,33 @@ CONVENTIONS = [
     Declaration({"scale": 1.0}, "as if the scores were not scaled", CALLED),
     Declaration({"in_place": True}, "as if it worked in place"),
 ]
+@dataclass(frozen=True)
+class WeightsIn:
+    """The base of the weights of o alone, where lse is in another: of a merge of two pairs."""
+
+    base: float
+
+    def of(self, subject):
+        """The subject in this base, its lse put right; None where that is its own base, or no such merge."""
+        if subject.role != "merge" or subject.kind is not LSEState or subject.in_place or subject.log_base == self.base:
+            return None
+        return replace(subject, log_base=self.base, fn=self._lse_put_right(subject.fn))
+
+    def _lse_put_right(self, fn):
+        def run(o1, lse1, o2, lse2):
+            name = "logaddexp2" if self.base == 2 else "logaddexp"
+            added = backends.load(f"torch:{name}") if hasattr(lse1, "clone") else getattr(np, name)
+            return fn(o1, lse1, o2, lse2)[0], added(lse1, lse2)
+
+        return run
+
+    def __str__(self):
+        weights, lse = ("2", "e") if self.base == 2 else ("e", "2")
+        fault = "D2" if self.base == 2 else "D1"
+        return (f"as if o were weighed in base {weights}, and lse taken in base {lse} "
+                f"(o keeps the law in base {weights}; fault {fault}: {FAULTS[fault]})")
+
+
 SINGLE = Declaration({"stats_dtype": "float32"}, "as if float64 inputs were worked on in float32, alone of the formats")
 """What most kernels do: `--dtype float32` asks them about what they are for."""
 COARSE = ("float16", "bfloat16")
@@ -75,6 +102,9 @@ def explanations(subject, cells, seed=0, cases=CASES):
     likely = [d for d in CONVENTIONS if holds(first, d.of(subject))]
     if not likely and cells[first].dtype == "float64" and _holds(first, _single(subject), None, seed, cases):
         likely = [d for d in [SINGLE] if holds(first, d.of(subject))]
+    if not likely:  # its lse is put right, so a law of lse alone says nothing: the anchor is asked too
+        likely = [d for d in map(WeightsIn, (2, math.e)) if holds(first, d.of(subject)) and _holds(
+            "anchor", d.of(subject), None, seed, cases)]
     alike = [] if likely else suspects(subject, seed)[:MOST_ALIKE]
     if not likely and all(s.mutant.fault in ROUNDING for s in alike) and not _holds_on_small(subject, seed):
         likely = [d for d in rounding_found(subject) if holds(first, d.of(subject))]
@@ -133,7 +163,10 @@ def rounding_found(subject):
 
 
 def remedies(name, subject, cell, seed=0, cases=CASES):
-    """The sentence of the fault, or faults, about empty states without which a merge keeps a law, in a list."""
+    """What would mend a law, in a list of one sentence or none: copies, or the want of faults about empty states."""
+    if _holds(name, None if subject.in_place else replace(subject, fn=_copied(subject.fn)), cell.case, seed, cases):
+        return ["as if it wrote into memory that is not its own, or that it uses again "
+                "(the law holds where operands and results are copied)"]
     if subject.role != "merge" or subject.kind is not LSEState or subject.in_place:
         return []
     for faults in ("A6",), ("A1",), ("A6", "A1"):
@@ -143,6 +176,20 @@ def remedies(name, subject, cell, seed=0, cases=CASES):
             kinds = ", and ".join(f"fault {fault}: {FAULTS[fault]}" for fault in faults)
             return [f"{kinds} (the law holds where {', and where '.join(REMEDIES[f][1] for f in faults)})"]
     return []
+
+
+def _copied(fn):
+    """fn on copies of its operands, its results copied."""
+    def run(*operands):
+        got = fn(*map(_copy, operands))
+        return type(got)(map(_copy, got)) if type(got) in (tuple, list) else _copy(got)
+
+    return run
+
+
+def _copy(x):
+    """A copy of x, an array or a tensor; anything else as it is."""
+    return x.clone() if hasattr(x, "clone") else x.copy() if isinstance(x, np.ndarray) else x
 
 
 def _emptied_first(fn, empty):
@@ -162,7 +209,7 @@ def _nothing_kept(fn, empty):
 
 def _put(x, where, value):
     """A copy of x, an array or a tensor, with the value in the rows `where`."""
-    copy = x.clone() if hasattr(x, "clone") else x.copy()
+    copy = _copy(x)
     copy[where] = value
     return copy
 
@@ -332,8 +379,8 @@ FAULTS = {
 KINDS = [
     ("A1", MERGING, ("empty",), "nan"),
     ("A2", ROLES, ("empty",), "inf"),
-    ("A3", ("block", "partial", "decode", "attention"), ("empty",), "number"),
-    ("A7", MERGING, ("empty", "left identity", "right identity"), "number"),
+    ("A3", ("block", "partial", "decode", "attention"), ("empty",), "zero"),
+    ("A7", MERGING, ("empty", "left identity", "right identity"), "low"),
     ("C1", ("decode",), ("partition independence",), "number"),
     ("F10", ("block", "decode"), ("poison",), "nan"),
     ("F5", ("attention",), ("causality",), "number"),
@@ -348,10 +395,19 @@ KINDS = [
 
 def kind_of(law, subject, cell):
     """The sentence of the kind of fault that a broken law reminds of; "" for none."""
-    for fault, roles, laws, came in KINDS:
-        if subject.role in roles and law in laws and cell.came == came:
-            return f"this resembles fault {fault}: {FAULTS[fault]}"
-    return ""
+    came = (cell.came, "number") if cell.came in ("zero", "low") else (cell.came,)
+    kinds = [fault for fault, roles, laws, what in KINDS if subject.role in roles and law in laws and what in came]
+    kinds += [overflow_in(cell.case)] if subject.role in MERGING and cell.came == "inf" and cell.case else []
+    return next((f"this resembles fault {fault}: {FAULTS[fault]}" for fault in kinds if fault), "")
+
+
+def overflow_in(case):
+    """The fault whose exponential alone overflows in a merge: E1 of a difference, E2 of a level; else ""."""
+    levels = case.levels()
+    top, levels = math.log(np.finfo(case.dtype).max), levels[np.isfinite(levels)]
+    if not len(levels):
+        return ""
+    return {(True, False): "E1", (False, True): "E2"}.get((np.ptp(levels) > top, np.max(levels) > top), "")
 
 
 def explained(subject, cells, seed=0, cases=CASES):

@@ -198,7 +198,7 @@ def _compare(got, right, go, gl, slopes, spread, count, subject, total=False):
         want, budget = np.sum(want), np.sum(budget)
     error = np.abs(got - want)
     ratio = float(np.max(np.where(error == 0, 0.0, np.where(np.isnan(error), np.inf, error / budget)), initial=0.0))
-    detail = f"directional derivative: got {got!r}, right {want!r}"
+    detail = f"directional derivative: got {np.asarray(got).tolist()}, right {np.asarray(want).tolist()}"
     return Finding(ratio, ratio == 0, "pass" if ratio <= 1 else "fail", detail)
 
 

@@ -263,11 +263,18 @@ class _Record:
         return f"\nlse is m + log l; returned were m = {state.m.tolist()}, l = {state.l.tolist()}"
 
 
+LOW = -1e3
+"""Below it a wrong number may be a stand-in for −∞: −10⁴, −65504, −10³⁰."""
+
+
 def came(finding):
-    """What a wrong result was: "nan", "inf", "number", or "" where it was no wrong number."""
+    """What a wrong result was: "nan", "inf", "zero", "low", another "number", or "" where it was no wrong number."""
     if finding.miss is None:
         return ""
-    return "nan" if math.isnan(finding.miss.got) else "inf" if math.isinf(finding.miss.got) else "number"
+    got = finding.miss.got
+    if not math.isfinite(got):
+        return "nan" if math.isnan(got) else "inf"
+    return "zero" if got == 0 else "low" if got < LOW else "number"
 
 
 def measured(miss, dtype):

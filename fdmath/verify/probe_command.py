@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from fdmath.verify.apart import CONVENTIONS, contract_in
-from fdmath.verify.command import add_declarations, declared_in, declared_subject, joined, more_than_0
+from fdmath.verify.command import add_declarations, add_limits, declared_in, declared_subject, joined, more_than_0
 from fdmath.verify.probe import CLAIMS
 from fdmath.verify.worker import Here, Trouble, Worker
 
@@ -26,6 +26,7 @@ def parser():
         epilog="exit code: 0 nothing contradicts a declaration, 1 something does, 2 no call returned a state")
     p.add_argument("target", help="package.module:function, importable from here")
     add_declarations(p)
+    add_limits(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
     p.add_argument("--limit", type=more_than_0(float), metavar="SECONDS", default=SECONDS,
                    help=f"the time for a question (default: {SECONDS:g})")

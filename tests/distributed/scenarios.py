@@ -92,6 +92,7 @@ def everything():
         "decode again": decode(DECODES["one query"], "AccState, reduce"),
         "bytes": {(way, dim): sent(way, dim) for way in WAYS for dim in DIMS},
         "one token a rank": one_token(),
+        "one token, without rank 0": one_token_without_rank_0(),
     }
 
 
@@ -125,10 +126,29 @@ def sent(way, dim):
     return traffic.bytes()
 
 
-def one_token():
+def one_token(group=None):
     """o of this rank's token: scores 0, value 1 on rank 0, 3 on rank 1 and so on, seen causally (faults:F7)."""
     nothing = torch.zeros(1, 1)
-    return ring_attention(nothing, nothing, nothing + 1 + 2 * dist.get_rank(), causal=True).o.item()
+    return ring_attention(nothing, nothing, nothing + 1 + 2 * dist.get_rank(group), group, causal=True).o.item()
+
+
+def one_token_without_rank_0():
+    """The same in the group of the other ranks, which have other numbers there; the refusal on rank 0; None alone."""
+    if dist.get_world_size() == 1:
+        return None
+    group = dist.new_group(range(1, dist.get_world_size()))
+    try:
+        return one_token(group)
+    except ValueError as error:
+        return str(error)
+
+
+def unlike(last):
+    """[what the calls raised] where the last rank has other arrays and options than rank 0: `last` says which."""
+    x = torch.ones(2, 3, 4)
+    dtype, options = last if dist.get_rank() else ("float16", {})
+    x = x.to(getattr(torch, dtype))
+    return [raised(function, x, x, x, causal=True, **options) for function in (ring_attention, tree_decode)]
 
 
 def last_rank_leaves(seconds):
@@ -149,10 +169,10 @@ def last_rank_leaves(seconds):
 
 
 def raised(function, *arguments, **options):
-    """(words of the RuntimeError that the call raises, seconds until then)."""
+    """(words of the RuntimeError or ValueError that the call raises, seconds until then)."""
     start = time.monotonic()
     try:
         function(*arguments, **options)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error), time.monotonic() - start
     return "nothing", time.monotonic() - start

@@ -16,8 +16,9 @@ from fdmath.attention.gradient_budget import gradient_budget
 from fdmath.attention.reference import attention_gradient
 from fdmath.cost.decode import pair_saving, state_bytes
 from fdmath.cost.distributed import ring_backward_bytes, ring_bytes, tree_bytes
-from fdmath.distributed import run_ranks, unshard
+from fdmath.distributed import contiguous, run_ranks, unshard
 from fdmath.distributed.launch import values_of
+from fdmath.distributed.ring import _Ring
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import same
 from tests.attention.calls import Call
@@ -25,6 +26,7 @@ from tests.attention.test_flash_backward import losses, within
 from tests.distributed.scenarios import DECODES, DIMS, RINGS, WAYS, cut, order_of, tensor
 
 SIZES = (1, 2, 3, 4)
+X = torch.ones(1, 1)
 
 
 @cache
@@ -99,6 +101,27 @@ def exact_gradient():
 
 def test_a_hop_is_seen_as_the_mask_says():
     assert [x["one token a rank"] for x in ran(2)] == [1, 2]  # faults:F7, where rank 0 saw the future: 2, 2
+
+
+def test_a_group_whose_ranks_have_other_numbers_than_the_processes_makes_a_ring():
+    assert [x["one token, without rank 0"] for x in ran(4)] == ["group must hold this process; it does not", 1, 2, 3]
+
+
+def test_what_the_next_hop_needs_is_under_way_before_a_block_is_used():
+    class Told:
+        rank, size, events = 0, 3, []
+
+        def pass_on(self, operation, arrays, shapes):
+            self.events.append("sent")
+            return self
+
+        def wait(self):
+            self.events.append("waited")
+            return X, X
+
+    for source, *_ in _Ring(Told(), contiguous(3, 3), False, 1.0)._around(X, X):
+        Told.events.append(source)
+    assert Told.events == ["sent", 0, "waited", "sent", 2, "waited", 1]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -12,6 +12,7 @@ from fdmath.attention.decode import split_kv_attention
 from fdmath.attention.reference import attention
 from fdmath.verify import explain
 from fdmath.verify.apart import verify_apart
+from fdmath.verify.cases import StateCase
 from fdmath.verify.explain import FAULTS, KINDS, explained, explanations, suspects
 from fdmath.verify.judge import ask, drawn, verify
 from fdmath.verify.laws import LAWS
@@ -68,8 +69,8 @@ SHOWN = [
 ]
 
 
-def made_of(fn):
-    return Subject(fn.__name__, "merge", fn)
+def made_of(fn, **declared):
+    return Subject(fn.__name__, "merge", fn, **declared)
 
 
 @pytest.mark.parametrize(("fn", "told"), SHOWN, ids=[fn.__name__ for fn, _ in SHOWN])
@@ -217,6 +218,91 @@ def test_a_broken_law_alone_reminds_of_a_kind_of_fault():
     assert explain.kind_of("shift", made_of(merge_of_natural), cell) == ""
 
 
+@pytest.mark.parametrize(("role", "law", "came", "fault"), [
+    ("merge", "left identity", "low", "A7"), ("merge", "left identity", "number", ""), ("decode", "empty", "zero", "A3"),
+    ("decode", "empty", "number", ""), ("decode", "partition independence", "zero", "C1"),
+])
+def test_a_kind_is_told_by_what_came(role, law, came, fault):
+    """Any wrong number at an empty state is not yet a stand-in for −∞, nor a guard that is left in."""
+    told = explain.kind_of(law, Subject("s", role, merge_of_natural), Cell("fail", "budget", came=came))
+    assert told == (fault and f"this resembles fault {fault}: {FAULTS[fault]}")
+
+
+def test_an_overflow_is_laid_to_the_exponential_that_alone_overflows():
+    low, high, apart = (drawn_levels(x) for x in ((-90, -89), (89, 90), (-90, 0)))
+    told = [explain.kind_of("closure", made_of(merge_of_natural), Cell("fail", "budget", came="inf", case=case))
+            for case in (low, high, apart, drawn_levels((-10, 90)))]
+    assert [text.partition(":")[0] for text in told] == ["", "this resembles fault E2", "this resembles fault E1", ""]
+
+
+def drawn_levels(levels):
+    """A case of two states of these lse."""
+    return StateCase(tuple(LSEState(np.zeros((1, 1), np.float32), np.array([x], np.float32)) for x in levels))
+
+
+def weighed_by_sigmoid(o1, lse1, o2, lse2):
+    """The lse of ring attentions, o by a sigmoid: like no mutant where it overflows, for o stays right."""
+    w = 1 / (1 + np.exp(lse1 - lse2))[:, None]
+    return o1 + w * (o2 - o1), lse1 + np.log(1 + np.exp(lse2 - lse1))
+
+
+def weighed_in_base_two(o1, lse1, o2, lse2):
+    """o by exp2 of a natural lse, and the right lse."""
+    return fed_to_exp2(o1, lse1, o2, lse2)[0], np.logaddexp(lse1, lse2)
+
+
+def weighed_in_base_e(o1, lse1, o2, lse2):
+    """o by exp of a base-2 lse, and the right lse."""
+    return merge(LSEState(o1, lse1), LSEState(o2, lse2)).o, np.logaddexp2(lse1, lse2)
+
+
+def wrong_lse_alone(o1, lse1, o2, lse2):
+    """A right o, and an lse below its bounds: no base of the weights explains it."""
+    o, lse = merge(LSEState(o1, lse1), LSEState(o2, lse2))
+    return o, lse - np.asarray(1, lse.dtype)
+
+
+@pytest.mark.parametrize(("fn", "base", "told"), [
+    (weighed_in_base_two, math.e, "as if o were weighed in base 2, and lse taken in base e"),
+    (weighed_in_base_e, 2, "as if o were weighed in base e, and lse taken in base 2"),
+])
+def test_weights_in_another_base_than_lse_are_told(fn, base, told):
+    subject = made_of(fn, log_base=base)
+    report = verify(subject, ["anchor", "partition independence"], explain=True)
+    assert all(cell.verdict == "fail" for cell in report.cells.values())
+    assert all(told in " ".join(cell.explained) for cell in report.cells.values())
+
+
+def test_the_base_of_the_weights_is_not_blamed_for_a_wrong_lse():
+    report = verify(made_of(wrong_lse_alone), ["lse bounds"], explain=True)
+    (cell,) = report.cells.values()
+    assert cell.verdict == "fail" and not any("weighed" in text for text in cell.explained)
+
+
+def test_log_of_one_plus_exp_is_known_beside_other_weights():
+    (cell,) = verify(made_of(weighed_by_sigmoid), ["closure"], explain=True).cells.values()
+    assert cell.explained == (f"this resembles fault E1: {FAULTS['E1']}",)
+
+
+def from_two_buffers():
+    """A right merge whose results lie in two buffers, used in turn."""
+    buffers, turn = [np.empty(10000), np.empty(10000)], iter(range(10**6))
+
+    def fn(o1, lse1, o2, lse2):
+        room = buffers[next(turn) % 2].view(o1.dtype)
+        o, lse = room[: o1.size].reshape(o1.shape), room[o1.size : o1.size + lse1.size]
+        o[:], lse[:] = merge(LSEState(o1, lse1), LSEState(o2, lse2))
+        return o, lse
+
+    return fn
+
+
+def test_memory_used_again_is_told_and_not_laid_to_empty_states():
+    report = verify(made_of(from_two_buffers()), ["determinism"], explain=True)
+    (cell,) = report.cells.values()
+    assert cell.verdict == "fail" and cell.explained[0].startswith("as if it wrote into memory that is not its own")
+
+
 def by_logsumexp(o1, lse1, o2, lse2):
     """The weights of an empty side are 0, and meet what it holds; two empty sides give −∞ − (−∞)."""
     lse = np.logaddexp(lse1, lse2)
@@ -251,7 +337,7 @@ def test_a_nan_of_lse_is_not_laid_to_what_an_empty_side_holds():
 def test_the_tables_name_laws_faults_and_roles_that_there_are():
     assert {fault for fault, *_ in KINDS} <= set(FAULTS)
     assert {law for _, _, laws, _ in KINDS for law in laws} <= set(LAWS)
-    assert {came for *_, came in KINDS} <= {"nan", "inf", "number", ""}
+    assert {came for *_, came in KINDS} <= {"nan", "inf", "zero", "low", "number", ""}
     assert {m.fault for m in MUTANTS.values()} - {""} <= set(FAULTS)
     for declaration in explain.CONVENTIONS:
         assert any(declaration.of(Subject("s", role, merge_of_natural)) or declaration.of(

@@ -28,6 +28,10 @@ LARGER = ((20, 33), (33, 20))
 """Queries and keys of which the lists are looked at once more: most calls that laws make are smaller."""
 
 
+MOST_QUERIES = 8
+"""The most queries of a call: blocks of one query are many, and of more queries LARGER asks."""
+
+
 def my_blocks(queries, keys, block_m, block_n):
     """The blocks that a causal call has to compute, a list of (i0, i1, j0, j1, masked).
 
@@ -70,7 +74,7 @@ def subject(fn):
             larger()
         return state
 
-    return Subject(fn.__name__, "attention", attend)
+    return Subject(fn.__name__, "attention", attend, most_queries=MOST_QUERIES)
 
 
 def attention_of(blocks, q, k, v, causal):
