@@ -36,7 +36,8 @@ def run(args, words):
     cluster, rows = measure(work, tuple(args.ranks), args.rounds)
     print(table(cluster, rows))
     if args.json:
-        head = records.provenance(f"fdmath bench distributed {' '.join(words)}".rstrip(), ("numpy", "torch"), MEASURED)
+        told = " ".join(words).replace(args.json, "FILE")  # a record names no folder of the machine
+        head = records.provenance(f"fdmath bench distributed {told}", ("numpy", "torch"), MEASURED)
         head |= {"load_before": load, "work": work._asdict(), "cluster": asdict(cluster)}
         records.save(args.json, records.text_of(head, rows))
     return 0 if all(as_the_formula(row) for row in rows) else 1

@@ -4,6 +4,8 @@ Hop h brings rank r the keys of rank r − h, so it folds them in `fdmath.ring(r
 sent before a block is computed, so that the two overlap.
 """
 
+from itertools import accumulate
+
 import torch
 
 from fdmath import _backends as backends
@@ -16,19 +18,20 @@ from fdmath.attention.reference import prepare
 from fdmath.distributed.layout import check_layout, placed, rows_of
 from fdmath.distributed.wire import Wire
 
-KEYS, GRADIENTS, LENGTHS = "passing keys and values on", "passing gradients on", "telling lengths"
+KEYS, GRADIENTS = "passing keys and values on", "passing gradients on"
 
 
 def ring_attention(q, k, v, group=None, causal=False, *, layout=None, scale=None, traffic=None):
     """The attention state (o, lse) of this rank's queries over the keys of all ranks.
 
     q (…, Hq, Nq, d), k (…, Hkv, n, d), v (…, Hkv, n, dv): this rank's rows, torch tensors, on every rank of one dtype
-    and equal but for Nq and n, which may be 0. layout: the rows of each rank (`contiguous`, `zigzag`, or your own);
-    None: each rank's rows follow those of the rank before. causal: row i sees keys j ≤ i, so that queries and keys are
-    the same rows. o in q's dtype, lse in float32 (float64 for float64). traffic: a `Traffic` to add to.
+    and equal but for Nq and n, which may be 0. layout: the rows of each rank (`contiguous`, `zigzag`, or your own), the
+    same on all of them; None: each rank's rows follow those of the rank before, and ranks that were given different
+    things say so. causal: row i sees keys j ≤ i, so that queries and keys are the same rows. o in q's dtype, lse in
+    float32 (float64 for float64). traffic: a `Traffic` to add to.
     Every rank must call it, and go backward if one does: differentiable in o and lse, dk and dv travelling beside k
     and v. Bit for bit the same each time for a number of ranks and a layout. Raises TypeError, ValueError for
-    arguments, before anything is sent; RuntimeError that names the operation where another rank is gone or silent.
+    arguments, before keys are sent; RuntimeError that names the operation where another rank is gone or silent.
     Source: Liu et al. 2023 (Ring Attention); document A, 5.4; claims:A76, faults:F7, H4, H6.
     """
     call = prepare(q, k, v, causal=causal, scale=scale)
@@ -41,14 +44,16 @@ def ring_attention(q, k, v, group=None, causal=False, *, layout=None, scale=None
                          f"{k.shape[-2]}")
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"q must have the {k.shape[-2]} rows of k, since causal is asked for; got {q.shape[-2]}")
-    ring = _Ring(wire, layout or _in_order(wire, k), bool(causal), call.scale)
+    layout = layout or _in_order(wire, q, k, v, bool(causal), call.scale)
+    ring = _Ring(wire, layout, bool(causal), call.scale)
     return LSEState(*with_gradient("ring_attention", ring.forward, ring.backward, q, k, v))
 
 
-def _in_order(wire, k):
+def _in_order(wire, q, k, v, causal, scale):
     """The layout in which each rank's rows follow those of the rank before; the ranks tell one another how many."""
-    lengths = wire.gather(LENGTHS, torch.tensor([k.shape[-2]], device=k.device))
-    stops = torch.cumsum(torch.cat(lengths), 0).tolist()
+    alike = {"dtype": backends.float_name(q), "heads": (*q.shape[:-2], *k.shape[-3:-2]), "d": k.shape[-1],
+             "dv": v.shape[-1], "causal": causal, "scale": scale}
+    stops = list(accumulate(wire.lengths(k, alike)))
     return [[run] for run in zip([0, *stops[:-1]], stops, strict=True)]
 
 

@@ -12,7 +12,6 @@ from fdmath.attention.softmax import finite_level
 from fdmath.distributed.wire import Wire
 
 LEVELS, SUMS, STATES = "all-reduce of the largest level", "all-reduce of the sums", "all-gather of the states"
-LENGTHS = "telling lengths"
 
 
 def tree_decode(q, k_shard, v_shard, group=None, *, kind=LSEState, exchange="gather", order=flat, causal=False,
@@ -25,7 +24,8 @@ def tree_decode(q, k_shard, v_shard, group=None, *, kind=LSEState, exchange="gat
     folds them by ⊕ in the order; "reduce": the level is the maximum over the ranks, then the rescaled sums are added,
     where any spelling sends d + 2 numbers a row: the pair saves nothing. causal: aligned bottom-right over the whole
     cache. traffic: a `Traffic` to add to. It has no gradient. Raises TypeError, ValueError for arguments, before
-    anything is sent; RuntimeError that names the operation where another rank is gone or silent.
+    states are sent; RuntimeError that names the operation where another rank is gone or silent. Only a causal call of
+    several queries sees that ranks were given different things; otherwise the transport may end the process.
     Source: Shyam et al. 2024 (Tree Attention); document A, 5.4; claims:A24, A74.
     """
     check_kind(kind)
@@ -38,7 +38,8 @@ def tree_decode(q, k_shard, v_shard, group=None, *, kind=LSEState, exchange="gat
     wire = Wire("tree_decode", group, traffic)
 
     def run(q, k, v):
-        mask = _seen(wire, q, k) if call.causal else None
+        alike = {"dv": v.shape[-1], "scale": call.scale, "kind": kind.__name__, "exchange": exchange}
+        mask = _seen(wire, q, k, alike) if call.causal else None
         state = _own_state(q, k, v, kind, mask, call.scale)
         return tuple(call.finish(_EXCHANGES[exchange](wire, canonical(state), order)))
 
@@ -46,11 +47,13 @@ def tree_decode(q, k_shard, v_shard, group=None, *, kind=LSEState, exchange="gat
     return LSEState(*without_gradient("tree_decode", run, q, k_shard, v_shard, refusal=refusal))
 
 
-def _seen(wire, q, k):
-    """The boolean mask (Nq, n) of this rank's keys: query i sees key j of the whole cache iff j ≤ i + N − Nq."""
-    lengths = torch.cat(wire.gather(LENGTHS, torch.tensor([k.shape[-2]], device=k.device)))
-    total, before = int(lengths.sum()), int(lengths[:wire.rank].sum())
-    queries = q.shape[-2]
+def _seen(wire, q, k, alike):
+    """The boolean mask (Nq, n) of this rank's keys: query i sees key j of the whole cache iff j ≤ i + N − Nq.
+
+    The ranks tell one another how many keys they hold, and that q and what stands in `alike` are alike.
+    """
+    lengths = wire.lengths(k, {"dtype": backends.float_name(q), "shape of q": tuple(q.shape), **alike})
+    total, before, queries = sum(lengths), sum(lengths[:wire.rank]), q.shape[-2]
     i, j = torch.arange(queries, device=k.device)[:, None], torch.arange(k.shape[-2], device=k.device)
     return before + j <= i + total - queries
 

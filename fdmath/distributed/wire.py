@@ -1,10 +1,13 @@
 """What one rank sends and receives in a torch.distributed group: counted, and with a name when it fails."""
 
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+
+LENGTHS = "telling lengths"
 
 
 @dataclass
@@ -75,6 +78,19 @@ class Wire:
         with self.named(operation):
             dist.all_gather(parts, x, group=self.group)
         return parts
+
+    def lengths(self, x, alike):
+        """[the rows of x on each rank]; ValueError, on every rank, unless `alike`, a dict, reads the same on all.
+
+        (gloo ends a process that receives more bytes than it expects, and takes fewer, or other types, in silence.)
+        """
+        own = zlib.crc32(repr(alike).encode())
+        told = torch.stack(self.gather(LENGTHS, torch.tensor([x.shape[-2], own], device=x.device))).tolist()
+        if others := [rank for rank, (_, found) in enumerate(told) if found != own]:
+            words = ", ".join(f"{name} {value}" for name, value in alike.items())
+            raise ValueError(f"{self.caller}: every rank must have what rank {self.rank} has, {words}; ranks {others} "
+                             "do not")
+        return [rows for rows, _ in told]
 
     def largest(self, operation, x):
         """The elementwise maximum of what each rank gives."""
