@@ -219,8 +219,9 @@ def test_a_broken_law_alone_reminds_of_a_kind_of_fault():
 
 
 @pytest.mark.parametrize(("role", "law", "came", "fault"), [
-    ("merge", "left identity", "low", "A7"), ("merge", "left identity", "number", ""), ("decode", "empty", "zero", "A3"),
-    ("decode", "empty", "number", ""), ("decode", "partition independence", "zero", "C1"),
+    ("merge", "left identity", "low", "A7"), ("merge", "left identity", "number", ""),
+    ("decode", "empty", "zero", "A3"), ("decode", "empty", "number", ""),
+    ("decode", "partition independence", "zero", "C1"),
 ])
 def test_a_kind_is_told_by_what_came(role, law, came, fault):
     """Any wrong number at an empty state is not yet a stand-in for −∞, nor a guard that is left in."""
