@@ -49,7 +49,8 @@ def parser():
     add_declarations(p)
     add_limits(p)
     p.add_argument("--device", help="where torch has its tensors: cpu (the default) or cuda")
-    p.add_argument("--only", "--laws", dest="laws", metavar="LAWS", help="only these laws, with commas")
+    p.add_argument("--only", "--laws", dest="laws", metavar="LAWS",
+                   help="only these laws, by name, with commas (any other name lists them)")
     p.add_argument("--cases", type=more_than_0(int), help=f"inputs a law (default: {CASES})")
     p.add_argument("--thorough", action="store_true", help=f"{THOROUGH} inputs a law")
     p.add_argument("--seed", type=int, default=0, help="other inputs (default: 0, the same in every run)")
@@ -94,7 +95,8 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--dtypes", "--dtype", default="float32,float64", help="formats to try, with commas")
     p.add_argument("--p-dtype", help="the format to which P is rounded before P.v")
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
-    p.add_argument("--claims", default="", help="laws claimed bit for bit, and theorems claimed as bound, with commas")
+    p.add_argument("--claims", default="",
+                   help="laws claimed bit for bit, and theorems (docs/cheatsheet.md) claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")
 
 
@@ -112,7 +114,7 @@ def add_limits(p):
     p.add_argument("--exp-u", type=more_than_0(float), default=Subject.exp_u, dest="taken_exp_u", metavar="X",
                    help="the error of its exp and log in units of u (default: %(default)g)")
     p.add_argument("--flushed", type=float, default=Subject.flushed, dest="taken_flushed", metavar="X",
-                   help="below it numbers may be taken for 0")
+                   help="below it numbers may be taken for 0 (default: none are)")
 
 
 def pairs_of_dims(text):
