@@ -4,6 +4,7 @@ Every implementation has a cache of its own and takes its own tokens, greedily, 
 at each step they run in turn, so that what slows the machine slows all. Needs the ``[model]`` extra.
 """
 
+import inspect
 import math
 import statistics
 import time
@@ -16,7 +17,7 @@ from tqdm.auto import tqdm
 from fdmath.algebra.merge import flat
 from fdmath.algebra.order import sequential, streams, tree
 from fdmath.algebra.state import AccState, LSEState, MLOState
-from fdmath.interop.transformers import register
+from fdmath.interop.transformers import Unsupported, register
 
 REFERENCE, PEER, OURS = "eager", "sdpa", "fdmath"
 KINDS = {"lse": LSEState, "mlo": MLOState, "acc": AccState}
@@ -98,13 +99,29 @@ def compare(model, prompt, tokens, *, names=(REFERENCE, PEER, OURS), forced=None
 
 def _step(model, name, tokens, cache):
     """(logits of the last token (V,) in float32, seconds) of one pass over new tokens (1, n)."""
-    model.set_attn_implementation(name)
+    _switch(model, name)
     mask = torch.ones(1, cache.get_seq_length() + tokens.shape[1], dtype=torch.int64, device=tokens.device)
     with torch.no_grad():
         start = _now(tokens)
-        # The cache by its place: its name changes between releases of transformers.
-        logits = model(tokens, mask, None, cache, use_cache=True, logits_to_keep=1).logits
+        given = {"attention_mask": mask, _name_of_cache(model): cache, "use_cache": True, "logits_to_keep": 1}
+        logits = model(tokens, **given).logits
         return logits[0, -1].float(), _now(tokens) - start
+
+
+def _name_of_cache(model):
+    """The name of the argument that takes the cache, which depends on model and release; its place does too."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def _switch(model, name):
+    """Nothing; the model now computes its attention by `name`. Raises Unsupported where it keeps its own instead."""
+    try:
+        model.set_attn_implementation(name)  # where a model has only its own, transformers warns and leaves it
+    except ValueError as refusal:
+        raise Unsupported(str(refusal)) from refusal
+    if model.config._attn_implementation != name:
+        raise Unsupported(f"{type(model).__name__} does not take its attention from transformers' interface: "
+                          f"{name!r} cannot be set")
 
 
 def _now(tensor):

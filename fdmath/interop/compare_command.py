@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from fdmath.attention.decode import choose_backend
 from fdmath.interop import compare as comparing
 from fdmath.interop.smollm2 import NotAsExpected, Source
 
@@ -24,10 +25,12 @@ def run(options: argparse.Namespace, source: Source) -> None:
 
     Raises NotAsExpected where fdmath took another token than eager, OSError where the model or the text is not there.
     """
+    _check_device(options)
     model, tokenizer = load(options, source)
     comparing.use(options.tile, options.num_splits, options.kind, options.order, options.backend)
     found = []
     for prompt, forced in _texts(options, tokenizer, model.device):
+        _check_length(model, prompt.shape[1] + options.tokens)
         found.append(comparing.compare(model, prompt, options.tokens, forced=forced, progress=True))
         print(comparing.text_of(found[-1], tokenizer.decode), flush=True)
     if options.json:
@@ -41,17 +44,38 @@ def run(options: argparse.Namespace, source: Source) -> None:
 
 def load(options: argparse.Namespace, source: Source) -> tuple:
     """Model, on the device and of the dtype asked for, and its tokenizer; OSError where they are not there."""
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise CouldNotRun("there is no CUDA device here")
     if options.model == "smollm2":
         fetching = importlib.import_module("fdmath.interop.fetch")
         path = fetching.fetched(source, fetching.cache_folder(options.cache))
         print("reading the model: about half a minute", file=sys.stderr)
         model, tokenizer = importlib.import_module("fdmath.interop.capture").load(path)
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
-        model = transformers.AutoModelForCausalLM.from_pretrained(options.model)
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
+            model = transformers.AutoModelForCausalLM.from_pretrained(options.model)
+        except (OSError, ValueError) as failure:  # the latter where it is of another kind
+            why, *_ = str(failure).splitlines()
+            raise CouldNotRun(f"{options.model} is no language model that transformers can load: {why}") from failure
     return model.to(options.device, getattr(torch, options.dtype)).eval(), tokenizer
+
+
+def _check_device(options: argparse.Namespace) -> None:
+    """Nothing; raises CouldNotRun where the device is not here, or the backend that is named cannot run on it."""
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise CouldNotRun("there is no CUDA device here")
+    try:
+        head = torch.ones(1, 1, 1, 16, device=options.device, dtype=getattr(torch, options.dtype))
+        asked = {"kind": comparing.KINDS.get(options.kind), "order": comparing.ORDERS.get(options.order)}
+        choose_backend(options.backend, head, head, head, **{name: x for name, x in asked.items() if x is not None})
+    except RuntimeError as failure:
+        raise CouldNotRun(str(failure)) from failure
+
+
+def _check_length(model, tokens: int) -> None:
+    """Nothing; raises CouldNotRun where the model has fewer positions than tokens."""
+    positions = getattr(model.config, "max_position_embeddings", tokens)
+    if tokens > positions:
+        raise CouldNotRun(f"prompt and answer are {tokens} tokens; the model has {positions} positions")
 
 
 def _texts(options: argparse.Namespace, tokenizer, device) -> list[tuple]:

@@ -92,9 +92,9 @@ def _add_compare_options(parser: argparse.ArgumentParser) -> None:
 
 def _whole(text: str) -> int:
     """The number that an option gives, 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1; got {text}")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1; got {text}")
+    return int(text)
 
 
 def _reported(command, options: argparse.Namespace, source: Source) -> int:

@@ -24,10 +24,12 @@ from fdmath.attention.single import single_token_attention
 FEW_QUERIES = 16
 """Most query tokens a sequence that split-KV takes; more are a prompt."""
 
+BACKENDS = "auto", "torch", "triton"
+
 UNSUPPORTED = {
     "dropout": "dropout of attention weights (training); call model.eval() or set attention_dropout=0",
     "output_attentions": "output_attentions, since the weights are never formed",
-    "sliding_window": "sliding_window; where the context stays within it, set config.sliding_window = None",
+    "sliding_window": "sliding_window; if all layers have it and no context exceeds it, set config.sliding_window = None",
     "softcap": "softcap, a bound on the scores",
     "s_aux": "s_aux, attention sinks beside the keys",
     "position_bias": "position_bias, a number added to the scores",
@@ -46,8 +48,10 @@ def register(tile=None, num_splits=None, kind=None, order=None, backend="auto", 
     a longer prompt goes to `flash_attention` on the same backend. Where none of the first four is given, a single token
     in float32 on a CPU goes to `single_token_attention`, which is quicker: triples, in tiles of 128 keys. Registering a
     name again replaces it for models that have it. Raises TypeError, ValueError as `split_kv_attention` does for these
-    arguments.
+    arguments; where the backend named cannot run, the first call raises RuntimeError.
     """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     check_cut(tile, num_splits)
     check_kind(LSEState if kind is None else kind)
     check_order(flat if order is None else order)

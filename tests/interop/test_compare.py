@@ -15,7 +15,7 @@ from fdmath.interop import compare as comparing
 from fdmath.interop import compare_command
 from fdmath.interop.fetch import cache_folder
 from fdmath.interop.smollm2 import SMOLLM2, model_main
-from fdmath.interop.transformers import register
+from fdmath.interop.transformers import Unsupported, register
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,23 @@ def test_times_cover_every_step_but_the_prompt_s(model):
     assert comparing.times(comparing.compare(model, PROMPT, 1)) == []
 
 
+@pytest.mark.parametrize("name", ["GPT2", "OPT"])
+def test_the_cache_is_passed_by_its_name(name):
+    """These two have other arguments in its place."""
+    config = getattr(transformers, f"{name}Config")(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=32, word_embed_proj_dim=32, vocab_size=50)
+    torch.manual_seed(0)
+    kind = {"GPT2": transformers.GPT2LMHeadModel, "OPT": transformers.OPTForCausalLM}[name]
+    assert comparing.same([comparing.compare(kind(config).eval(), PROMPT, 3)])
+
+
+def test_a_model_that_keeps_its_own_attention_is_not_said_to_agree():
+    bloom = transformers.BloomForCausalLM(transformers.BloomConfig(
+        hidden_size=32, n_layer=1, n_head=4, vocab_size=50)).eval()
+    with pytest.raises(Unsupported, match="does not take its attention from transformers' interface"):
+        comparing.compare(bloom, PROMPT, 2)
+
+
 @pytest.fixture
 def in_place(model, monkeypatch):
     """The command's model is the tiny one, and a character is a token."""
@@ -134,16 +151,28 @@ def test_a_text_is_split_into_context_and_given_tokens(in_place, tmp_path, capsy
     assert "leaves no context" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--model", "no/such/folder/here"], ["--cache", "nowhere"], ["--prompt", ""]])
-def test_what_is_not_there_could_not_run(words, tmp_path, monkeypatch, request):
+COULD_NOT_RUN = {
+    "no such model": (["--model", "no/such/folder/here"], "no/such/folder/here is no language model"),
+    "no such cache": (["--cache", "nowhere"], "is not in nowhere"),
+    "empty prompt": (["--prompt", ""], "a prompt has no token"),
+    "long prompt": (["--prompt", 2048 * "x", "--tokens", "1"], "the model has 2048 positions"),
+    "no such device": (["--device", "gpu0"], "gpu0"),
+    "no kernel here": (["--backend", "triton", "--kind", "acc"], "backend 'triton' cannot run"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), COULD_NOT_RUN.values(), ids=COULD_NOT_RUN)
+def test_what_is_not_there_could_not_run(words, said, tmp_path, monkeypatch, request, capsys):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     if "--prompt" in words:
         request.getfixturevalue("in_place")
     assert model_main(["compare", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--tile", "0"], ["--tile", "2", "--num-splits", "2"], ["--tokens", "-1"]])
+@pytest.mark.parametrize("words", [["--tile", "0"], ["--tile", "2", "--num-splits", "2"], ["--tokens", "-1"],
+                                   ["--tile", "x"]])
 def test_options_that_make_no_sense_are_refused(words):
     with pytest.raises(SystemExit) as left:
         model_main(["compare", *words])

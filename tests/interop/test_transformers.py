@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ import transformers
 from fdmath import AccState, LSEState, MLOState, flat, sequential, streams, tree
 from fdmath.algebra.rounding import unit_roundoff
 from fdmath.interop.transformers import Unsupported, attention_forward, register, visible_keys
-from tests.attention.calls import Call
+from tests.attention.calls import Call, numbers
 
 SIZE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": 50, "initializer_range": 0.5, "head_dim": 8}
@@ -96,6 +97,25 @@ def test_every_layer_lies_within_the_budget_of_its_inputs(model):
     assert max(float((ours - theirs).abs().max()) for *_, ours, theirs in seen) > 0
 
 
+PLACES = {"a token": (1, 47), "few after a cache": (4, 47), "a prompt": (30, 30), "a prompt after a cache": (30, 47)}
+
+
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "all keys"])
+@pytest.mark.parametrize("queries, keys", PLACES.values(), ids=PLACES)
+def test_every_path_computes_attention_with_its_scale_and_its_mask(queries, keys, causal):
+    """Causal or not as the module says, as the argument says against it, and as a mask says whose tail is no key."""
+    rng = np.random.default_rng(2)
+    shapes = (1, 4, queries, 8), (1, 2, keys, 8), (1, 2, keys, 6)
+    call = Call(*(numbers(rng, *shape) for shape in shapes), causal, scale=0.9)
+    arrays = [torch.tensor(x, dtype=torch.float32) for x in (call.q, call.k, call.v)]
+    mask = torch.nn.functional.pad(torch.tensor(call.visible()), (0, 5), value=True)
+    budget, right = call.budget("float32", None, AccState).o, call.certified()
+    for says, module, seen in ((None, causal, None), (causal, not causal, None), (None, not causal, mask)):
+        o, _ = attention_forward(SimpleNamespace(is_causal=module), *arrays, seen, options={"backend": "auto"},
+                                 scaling=0.9, is_causal=says)
+        assert np.all(right.errors((o.transpose(1, 2).numpy(), right.lse_mid))[0] <= budget)
+
+
 def weighted_sizes(call):
     """u·Σp|v| in float64."""
     k, v = call.repeated()
@@ -143,9 +163,15 @@ def test_the_mask_is_none_only_where_causal_says_it_all():
     assert visible_keys(2, 4, 4) is None
     assert visible_keys(2, 1, 9, 8, attention_mask=torch.ones(2, 9, dtype=torch.bool)) is None
     assert visible_keys(2, 3, 9, 6) is None  # some queries after a cache: the last sees the last key
+    assert torch.equal(visible_keys(1, 4, 4, allow_is_causal_skip=False)[0, 0], torch.ones(4, 4).tril().bool())
+    assert visible_keys(1, 2, 9, 0, device="meta").is_meta
     room_behind = visible_keys(1, 2, 9, 0)
     assert room_behind.shape == (1, 1, 2, 9) and room_behind.sum() == 1 + 2
     assert not hasattr(room_behind, "starts")
+    by_twos = visible_keys(1, 4, 4, mask_function=lambda batch, head, i, j: i // 2 == j // 2)
+    assert torch.equal(by_twos[0, 0], torch.block_diag(*[torch.ones(2, 2)] * 2).bool())
+    later = visible_keys(1, 2, 4, 2, kv_offset=2)  # keys 2 to 5, and two queries that stand at the first of them
+    assert torch.equal(later[0, 0], torch.ones(2, 4).tril().bool())
     holes = torch.tensor([[True, False, True]])
     mask = visible_keys(1, 1, 3, 2, attention_mask=holes)
     assert not hasattr(mask, "starts") and torch.equal(mask[0, 0], holes)
@@ -205,11 +231,43 @@ def test_a_model_says_what_it_asks_for(llama):
 
 @pytest.mark.parametrize(("options", "error"), [
     ({"tile": 2, "num_splits": 3}, ValueError), ({"tile": 0}, ValueError), ({"kind": dict}, TypeError),
-    ({"order": 3}, TypeError),
+    ({"order": 3}, TypeError), ({"backend": "numpy"}, ValueError),
 ], ids=str)  # fmt: skip
 def test_options_are_checked_when_they_are_registered(options, error):
     with pytest.raises(error):
         register(**options)
+
+
+@pytest.mark.parametrize("options", [{"tile": 2}, {"num_splits": 3, "kind": AccState, "order": tree}],
+                         ids=lambda options: " ".join(options))  # fmt: skip
+@pytest.mark.parametrize("queries", [1, 4])
+def test_options_reach_split_kv(queries, options, monkeypatch):
+    taken = []
+    monkeypatch.setattr("fdmath.interop.transformers.split_kv_attention",
+                        lambda q, k, v, **asked: taken.append(asked) or LSEState(q, q[..., 0]))
+    register(**options)
+    forward = transformers.AttentionInterface()["fdmath"]
+    forward(None, torch.ones(1, 4, queries, 4), *[torch.ones(1, 2, 5, 4)] * 2, None)
+    assert taken == [options | {"backend": "auto", "causal": True, "scale": None}]
+
+
+def test_the_backend_reaches_flash_attention(monkeypatch):
+    taken = []
+    monkeypatch.setattr("fdmath.interop.transformers.flash_attention",
+                        lambda q, k, v, **asked: taken.append(asked) or LSEState(q, q[..., 0]))
+    attention_forward(None, *[torch.ones(1, 2, 20, 4)] * 3, None, options={"backend": "torch", "tile": 2}, scaling=0.3)
+    assert taken == [{"backend": "torch", "causal": True, "scale": 0.3}]
+
+
+def test_one_kernel_takes_the_tokens_of_a_padded_batch(monkeypatch):
+    taken = []
+    monkeypatch.setattr("fdmath.interop.transformers._by_kernel", lambda *_: True)
+    monkeypatch.setattr("fdmath.interop.transformers.backends.load", lambda _: lambda q, k, v, **asked:
+                        taken.append(asked) or LSEState(q, q[..., 0]))
+    mask = visible_keys(3, 1, 30, 29, attention_mask=padded(LENGTHS, 30)[1].bool())
+    k = torch.ones(3, 2, 30, 4)
+    attention_forward(None, torch.ones(3, 4, 1, 4), k, k, mask, options={"backend": "auto", "tile": 2}, scaling=0.3)
+    assert taken == [{"seq_starts": mask.starts, "scale": 0.3, "tile": 2}]
 
 
 def test_kv_heads_are_not_copied(monkeypatch):
