@@ -42,10 +42,15 @@ class Miss(NamedTuple):
 
     @classmethod
     def at(cls, name, index, *arrays):
-        """The Miss of the entry `index` of arrays (got, right, radius, error, budget), each broadcast to the first."""
+        """The Miss of the entry `index` of arrays (got, right, radius, error, budget), each broadcast to the first.
+
+        A number where there should be nothing is judged as infinitely wrong, and told by how much it is.
+        """
         place = [int(i) for i in index]
         shape = arrays[0].shape
-        return cls(name + (str(place) if place else ""), *(float(np.broadcast_to(x, shape)[index]) for x in arrays))
+        got, right, *rest, error, budget = (float(np.broadcast_to(x, shape)[index]) for x in arrays)
+        error = abs(got - right) if math.isinf(error) and math.isfinite(got - right) else error
+        return cls(name + (str(place) if place else ""), got, right, *rest, error, budget)
 
 
 @dataclass(frozen=True)

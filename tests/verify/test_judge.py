@@ -12,6 +12,7 @@ import pytest
 
 import fdmath
 from fdmath import AccState, LSEState, Subject, merge
+from fdmath.algebra.rounding import Budget
 from fdmath.attention.reference import attention
 from fdmath.verify import LAWS, Cell, Report, gradients, reference, strategies, verify
 from fdmath.verify.cases import literal
@@ -72,6 +73,15 @@ DECLARED = [
     ("attention", tiled_heads, {"heads": "tiled"}),
     ("attention", unscaled, {"scale": 1.0}),
 ]
+
+
+def test_a_number_where_nothing_should_be_fails_and_is_told_by_how_much_it_is():
+    """The oracle's distance is infinite there, for no budget allows it; what is printed is what came."""
+    right = reference.merged((LSEState(np.zeros((1, 1), np.float32), np.array([-np.inf], np.float32)),))
+    got = LSEState(np.ones((1, 1), np.float32), np.array([-np.inf], np.float32))
+    finding = right.judge(got, Budget(np.full((1, 1), 100.0), np.ones(1)))
+    assert finding.verdict == "fail" and finding.ratio == math.inf
+    assert (finding.miss.got, finding.miss.right, finding.miss.error) == (1.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("role", "fn", "declared"), DECLARED, ids=[fn.__name__ for _, fn, _ in DECLARED])
