@@ -29,7 +29,7 @@ BACKENDS = "auto", "torch", "triton"
 UNSUPPORTED = {
     "dropout": "dropout of attention weights (training); call model.eval() or set attention_dropout=0",
     "output_attentions": "output_attentions, since the weights are never formed",
-    "sliding_window": "sliding_window; if all layers have it and no context exceeds it, set config.sliding_window = None",
+    "sliding_window": "sliding_window; if all layers have it and contexts fit in it, set config.sliding_window = None",
     "softcap": "softcap, a bound on the scores",
     "s_aux": "s_aux, attention sinks beside the keys",
     "position_bias": "position_bias, a number added to the scores",
