@@ -135,6 +135,7 @@ def main(argv=None):
     parser.add_argument("study", choices=("tokens", "long", "forced", "time", "heads", "reading", "answers"))
     parser.add_argument("--out", type=Path, default=Path(str(resources.files("fdmath"))) / "bench" / "results")
     options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)  # before minutes are spent on what could not be written
     head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
     model, tokenizer = capture.load(fetch.fetched(SMOLLM2, fetch.cache_folder()))
     twelve = [cut | {"kind": kind, "order": order} for cut in CUTS for kind, order in SPELLINGS]

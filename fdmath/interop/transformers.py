@@ -46,7 +46,7 @@ def register(tile=None, num_splits=None, kind=None, order=None, backend="auto", 
 
     tile, num_splits, kind, order, backend: of `split_kv_attention`, for at most FEW_QUERIES query tokens a sequence;
     a longer prompt goes to `flash_attention` on the same backend. Where none of the first four is given, a single token
-    in float32 on a CPU goes to `single_token_attention`, which is quicker: triples, in tiles of 128 keys. Registering a
+    in float32 on a CPU goes to `single_token_attention`, which is quicker: all keys are one part. Registering a
     name again replaces it for models that have it. Raises TypeError, ValueError as `split_kv_attention` does for these
     arguments; where the backend named cannot run, the first call raises RuntimeError.
     """

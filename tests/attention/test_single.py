@@ -1,4 +1,4 @@
-"""One query token on a CPU: within the budget of its tiles, or no answer."""
+"""One query token on a CPU: within the budget of one part, or no answer."""
 
 import pytest
 
@@ -8,16 +8,15 @@ import numpy as np
 import torch
 
 from fdmath import AccState, LSEState
-from fdmath.attention.decode import key_ranges
-from fdmath.attention.single import TILE, single_token_attention
+from fdmath.attention.single import single_token_attention
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import Library
 from tests.attention.calls import random_call
 
 CALLS = {
-    "one short tile": random_call(70, (9, 3), 1, 50, 16, batch=(1,)),
-    "whole tiles": random_call(71, (4, 4), 1, 2 * TILE, 8, batch=(1,)),
-    "a short one last": random_call(72, (8, 2), 1, 3 * TILE + 44, 16, 8, batch=(2,)),
+    "grouped heads": random_call(70, (9, 3), 1, 50, 16, batch=(1,)),
+    "a head each": random_call(71, (4, 4), 1, 256, 8, batch=(1,)),
+    "two sequences": random_call(72, (8, 2), 1, 428, 16, 8, batch=(2,)),
     "one key": random_call(73, (2, 1), 1, 1, 4, batch=(3,)),
 }
 
@@ -27,15 +26,21 @@ def tensors(call):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("tile", [TILE, 32])
-def test_it_lies_within_the_budget_of_its_tiles(call, tile):
-    state = LSEState(*single_token_attention(*tensors(call), call.factor(), tile))
-    ranges = tuple(key_ranges(call.k.shape[-2], tile))
-    judge(call.certified(), state, call.budget("float32", ranges, AccState))
+def test_it_lies_within_the_budget_of_one_part(call):
+    state = LSEState(*single_token_attention(*tensors(call), call.factor()))
+    judge(call.certified(), state, call.budget("float32", ((0, call.k.shape[-2]),), AccState))
+
+
+@pytest.mark.parametrize("level", [-1000.0, 0.0, 1000.0])
+def test_equal_scores_give_the_mean_at_any_level(level):
+    q, k = torch.full((1, 2, 1, 4), level / 4), torch.ones(1, 1, 64, 4)
+    o, lse = single_token_attention(q, k, torch.arange(64.0)[:, None].expand(1, 1, 64, 1), 1.0)
+    assert torch.equal(o, torch.full((1, 2, 1, 1), 31.5))
+    assert torch.equal(lse, torch.full((1, 2, 1), level) + torch.tensor(64.0).log())
 
 
 def test_keys_of_another_stride_are_read_where_they_lie():
-    q, k, v = tensors(CALLS["a short one last"])
+    q, k, v = tensors(CALLS["two sequences"])
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v)]
     assert not strided[0].is_contiguous()
     for x, y in zip(single_token_attention(q, *strided, 0.3), single_token_attention(q, k, v, 0.3), strict=True):
@@ -43,7 +48,7 @@ def test_keys_of_another_stride_are_read_where_they_lie():
 
 
 def test_what_it_does_not_do_has_no_answer():
-    q, k, v = tensors(CALLS["one short tile"])
+    q, k, v = tensors(CALLS["grouped heads"])
     assert single_token_attention(q.repeat(1, 1, 2, 1), k, v, 0.3) is None
     assert single_token_attention(q.double(), k.double(), v.double(), 0.3) is None
     assert single_token_attention(q.requires_grad_(), k, v, 0.3) is None
