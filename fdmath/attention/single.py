@@ -15,19 +15,17 @@ def single_token_attention(q, k, v, scale):
 
     q (B, Hq, 1, d), k (B, Hkv, N, d), v (B, Hkv, N, dv): torch tensors, N ≥ 1; o (B, Hq, 1, dv), lse (B, Hq, 1). The
     sums of split_kv_attention with num_splits=1 and kind=AccState, within the same budget. None where the tensors are
-    not float32 on a CPU, where torch follows a derivative, and where a largest score is not finite.
+    not float32 on a CPU, where torch follows a derivative, and where an lse is not finite.
     """
-    here = all(backends.float_name(x) == "float32" and backends.in_memory(x) is not None for x in (q, k, v))
-    if q.shape[2] != 1 or not here:
+    followed = k.requires_grad or v.requires_grad or backends.in_memory(q) is None
+    if followed or q.shape[2] != 1 or backends.float_name(q) != "float32":
         return None
-    q, k, v = (x.detach() for x in (q, k, v))
     batch, heads, _, dim = q.shape
-    rows = q.reshape(batch, k.shape[1], heads // k.shape[1], dim) * scale
-    scores = rows @ k.swapaxes(-1, -2)
+    scores = (q.reshape(batch, k.shape[1], heads // k.shape[1], dim) * scale) @ k.swapaxes(-1, -2)
     m = scores.amax(-1, keepdim=True)
-    if not math.isfinite(m.sum().item()):
-        return None
     weights = scores.sub_(m).exp_()
     l = weights.sum(-1, keepdim=True)
-    o, lse = weights @ v / l, m + l.log()
-    return o.reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
+    lse = m + l.log()
+    if not math.isfinite(lse.sum().item()):
+        return None
+    return (weights @ v / l).reshape(batch, heads, 1, -1), lse.reshape(batch, heads, 1)
