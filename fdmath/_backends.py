@@ -125,19 +125,21 @@ def in_memory(x):
     """x as a NumPy array that shares its memory; None for a tensor elsewhere, or that torch wants to follow."""
     if library(x) == "numpy":
         return x
-    torch = load("importlib:import_module")("torch")
-    if x.device.type != "cpu" or _followed(torch, x):
+    if not x.is_cpu or followed(x):
         return None
+    torch = sys.modules["torch"]
     if x.dtype == torch.bfloat16:
         return x.detach().view(torch.int16).numpy().view(dtype_of(np.empty(0), "bfloat16"))
     return x.detach().numpy()
 
 
-def _followed(torch, x):
-    """Whether torch follows what is done with x: a derivative, a transform of torch.func, a trace, a compilation.
+def followed(x):
+    """Whether torch follows what is done with its tensor x: a derivative, a transform of torch.func, a trace, a
+    compilation.
 
     torch has no public question for the last three; what NumPy reads then is not what is computed.
     """
+    torch = sys.modules["torch"]
     if x.requires_grad and torch.is_grad_enabled() or torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
         return True
     inner = torch._C

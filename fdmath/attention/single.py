@@ -17,8 +17,8 @@ def single_token_attention(q, k, v, scale):
     sums of split_kv_attention with num_splits=1 and kind=AccState, within the same budget. None where the tensors are
     not float32 on a CPU, where torch follows a derivative, and where an lse is not finite.
     """
-    followed = k.requires_grad or v.requires_grad or backends.in_memory(q) is None
-    if followed or q.shape[2] != 1 or backends.float_name(q) != "float32":
+    followed = k.requires_grad or v.requires_grad or backends.followed(q)
+    if followed or not q.is_cpu or q.shape[2] != 1 or backends.float_name(q) != "float32":
         return None
     batch, heads, _, dim = q.shape
     scores = (q.reshape(batch, k.shape[1], heads // k.shape[1], dim) * scale) @ k.swapaxes(-1, -2)
