@@ -59,6 +59,8 @@ CONVENTIONS = [
     Declaration({"scale": 1.0}, "as if the scores were not scaled", CALLED),
     Declaration({"in_place": True}, "as if it worked in place"),
 ]
+
+
 @dataclass(frozen=True)
 class WeightsIn:
     """The base of the weights of o alone, where lse is in another: of a merge of two pairs."""
@@ -163,10 +165,11 @@ def rounding_found(subject):
 
 
 def remedies(name, subject, cell, seed=0, cases=CASES):
-    """What would mend a law, in a list of one sentence or none: copies, or the want of faults about empty states."""
+    """What would mend a law, as sentences: copies, or the want of faults about empty states; [] where neither does."""
     if _holds(name, None if subject.in_place else replace(subject, fn=_copied(subject.fn)), cell.case, seed, cases):
-        return ["as if it wrote into memory that is not its own, or that it uses again "
+        said = ["as if it wrote into memory that is not its own, or that it uses again "
                 "(the law holds where operands and results are copied)"]
+        return said + ([kind_of(name, subject, cell)] if name == "inputs kept" else [])
     if subject.role != "merge" or subject.kind is not LSEState or subject.in_place:
         return []
     for faults in ("A6",), ("A1",), ("A6", "A1"):
