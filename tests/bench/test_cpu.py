@@ -2,11 +2,13 @@
 
 import json
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from fdmath.bench import command, cpu
+from fdmath.verify import verify
 
 SMALL = ["cpu", "--keys", "40", "--tiles", "16", "--q-heads", "4", "--dim", "8", "--rounds", "1"]
 MINE = '''
@@ -52,6 +54,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(command, "verify", partial(verify, cases=5))  # whether laws are asked, not how often
     yield tmp_path
     sys.modules.pop("mine", None)
 

@@ -86,7 +86,7 @@ def test_a_number_where_nothing_should_be_fails_and_is_told_by_how_much_it_is():
 
 @pytest.mark.parametrize(("role", "fn", "declared"), DECLARED, ids=[fn.__name__ for _, fn, _ in DECLARED])
 def test_a_declared_convention_is_lawful_and_the_same_undeclared_is_not(role, fn, declared):
-    report = verify(Subject("declared", role, fn, **declared), cases=25)
+    report = verify(Subject("declared", role, fn, **declared), cases=8)
     assert report.exit_code == 0, report.failures()
     assert verify(Subject("silent", role, fn), ["anchor", "empty"], cases=200).exit_code != 0
 
@@ -200,7 +200,7 @@ def _budget(size):
 def test_float32_is_judged_without_the_oracle(monkeypatch, title):
     monkeypatch.setattr(reference, "oracle", None)
     subject = replace(ours(title), dtypes=("float32",))
-    report = verify(subject, cases=20)
+    report = verify(subject, cases=8)
     assert report.exit_code == 0, report.failures()
 
 
