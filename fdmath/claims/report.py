@@ -80,13 +80,16 @@ def _paragraphs(rows, widest=118, indent=17):
 
 
 def judge(claim, check=None):
-    """The Outcome of one claim: what its check finds; "cited" without a check, where the claim names its sources."""
+    """The Outcome of one claim: what its check finds; "cited" for a claim that is cited alone, with its sources.
+
+    A claim that says it is checked and has no check is an error, whatever it cites.
+    """
     start = time.perf_counter()
-    if check is None and claim.sources:
+    if check is None and claim.sources and claim.how == ("cited",):
         return Outcome(claim, "cited", "cited, not checked")
     try:
         if check is None:
-            raise LookupError("the claim has neither a check nor a source")
+            raise LookupError("the claim has no check, and is not cited alone")
         observed = check()
         if not isinstance(observed, Observed):
             raise TypeError(f"an Observed expected, not {type(observed).__name__}")

@@ -101,7 +101,10 @@ def add_declarations(p, roles=ROLES):
 
 
 def add_limits(p):
-    """Nothing; the parser p takes the options in which a user declares what a function does not take or return."""
+    """Nothing; the parser p takes the options in which a user declares what a function does not take or return.
+
+    They arrive as taken_…: `fdmath bench attention`, which shares `declared_subject`, has --dims of its own.
+    """
     p.add_argument("--no-lse", action="store_false", dest="taken_lse", help="the function returns o alone")
     p.add_argument("--no-groups", action="store_false", dest="taken_grouped",
                    help="it takes as many KV heads as query heads")

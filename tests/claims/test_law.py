@@ -64,3 +64,5 @@ def test_neither_check_nor_source_is_an_error():
     assert judge(Claim.from_row(ROW)).verdict == "error"
     cited = judge(Claim.from_row(ROW | {"how": ["cited"], "sources": ["a book"]}))
     assert cited.verdict == "cited" and cited.agrees and cited.figure == "cited, not checked"
+    lost = judge(Claim.from_row(ROW | {"how": ["counted", "cited"], "sources": ["a book"]}))
+    assert lost.verdict == "error" and not lost.agrees and "no check" in lost.error
