@@ -4,12 +4,21 @@
 
 and the same with `--tool racecheck` and `--tool initcheck`. Without torch's cache each tensor is an allocation of its
 own, so that a read beyond one is seen. A first run without the sanitizer compiles the kernels. No result is judged.
+Words name parts of it, PARTS. `controls` are kernels so small that what is reported of them is the tool's or Triton's:
+initcheck does not see what a tensor descriptor writes, and racecheck reports as races how Triton starts the partitions
+of a specialised kernel and how one waits for another.
 """
 
 import itertools
 import os
+import sys
 
 import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fdmath.kernels.flash import flash_backward, flash_forward
 from fdmath.kernels.flash_hopper import flash_forward_hopper
@@ -67,23 +76,80 @@ def merges():
         merge_states(o, lse)
 
 
-def attends():
-    """Nothing; FlashAttention-2 has run forward and backward, ragged, whole and with rows that see no key."""
+def attended():
+    """(do, q, k, v, causal): ragged and whole, with rows that see no key, in both formats."""
     for (dim, queries, keys), causal, dtype in itertools.product(
             [(64, 130, 200), (128, 300, 100), (80, 64, 128)], (False, True), (torch.float16, torch.bfloat16)):
         q, do = (torch.randn(2, 4, queries, dim, device="cuda").to(dtype) for _ in range(2))
         k, v = (torch.randn(2, 2, keys, dim, device="cuda").to(dtype) for _ in range(2))
+        yield do, q, k, v, causal
+
+
+def attends():
+    """Nothing; FlashAttention-2 has run forward and backward in all ways."""
+    for do, q, k, v, causal in attended():
         state = flash_forward(q, k, v, causal=causal)
         for deterministic in (True, False):
             flash_backward(do, state.lse, q, k, v, *state, causal=causal, deterministic=deterministic)
-        if torch.cuda.get_device_capability() == (9, 0):
-            state = flash_forward_hopper(q, k, v, causal=causal)
-            if dim > 64:
-                flash_backward_hopper(do, state.lse, q, k, v, *state, causal=causal)
 
 
-def main():
-    """Nothing; a line is printed when all kernels have run."""
+def attends_on_hopper():
+    """Nothing; the kernels for Hopper have run forward and backward in the same ways, on a card that is one."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        print("no Hopper card: its kernels were not run")
+        return
+    for do, q, k, v, causal in attended():
+        state = flash_forward_hopper(q, k, v, causal=causal)
+        if q.shape[-1] > 64:
+            flash_backward_hopper(do, state.lse, q, k, v, *state, causal=causal)
+
+
+@triton.jit
+def copy_by_descriptor(x, y):
+    """y, a descriptor of (16, 64), is x; nothing else is done."""
+    y.store([0, 0], x.load([0, 0]))
+
+
+@gluon.jit
+def give(x, y, place, ready, SHARING: gl.constexpr):
+    """Nothing; if SHARING, the numbers x are laid into shared memory, and their being there is said."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    if SHARING:
+        place.store(gl.load(x + gl.arange(0, 128, layout=layout)))
+        mbarrier.arrive(ready, count=1)
+
+
+@gluon.jit
+def take(x, y, place, ready, SHARING: gl.constexpr):
+    """Nothing; if SHARING, what is said to be in shared memory is written to y."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    if SHARING:
+        mbarrier.wait(ready, 0)
+        gl.store(y + gl.arange(0, 128, layout=layout), place.load(layout))
+
+
+@gluon.jit
+def partitions(x, y, SHARING: gl.constexpr):
+    """Nothing, in two partitions; if SHARING y is x, 128 numbers of 32 bits, which one partition gives the other."""
+    place = gl.allocate_shared_memory(gl.int32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    gl.warp_specialize([(give, (x, y, place, ready, SHARING)), (take, (x, y, place, ready, SHARING))], [4], [24])
+
+
+def controls():
+    """Nothing; a tensor that a descriptor wrote has been read by torch; partitions have shared nothing, and numbers."""
+    x, y = torch.randn(16, 64, device="cuda"), torch.empty(16, 64, device="cuda")
+    copy_by_descriptor[(1,)](*(TensorDescriptor.from_tensor(each, [16, 64]) for each in (x, y)))
+    assert torch.equal(x, y)
+    x, y = torch.arange(128, device="cuda", dtype=torch.int32), torch.zeros(128, device="cuda", dtype=torch.int32)
+    for sharing in (False, True):
+        partitions[(1,)](x, y, sharing, num_warps=4)
+    assert torch.equal(x, y)
+
+
+def decode():
+    """Nothing; `decodes` of all shapes, each step, a graph, and merges."""
     for shape, dtype in zip(SHAPES, (torch.float16, torch.bfloat16, torch.float32), strict=True):
         decodes(shape, dtype)
     for step in STEPS:
@@ -91,10 +157,19 @@ def main():
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ:  # torch captures no graph without its cache
         captured()
     merges()
-    attends()
+
+
+PARTS = {"decode": decode, "attention": attends, "hopper": attends_on_hopper, "controls": controls}
+
+
+def main(names):
+    """Nothing; a line is printed when the parts have run, by default all but the controls."""
+    names = names or [name for name in PARTS if name != "controls"]
+    for name in names:
+        PARTS[name]()
     torch.cuda.synchronize()
-    print("every kernel has run")
+    print(f"every kernel has run: {', '.join(names)}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
