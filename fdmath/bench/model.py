@@ -1,8 +1,9 @@
 """SmolLM2 decoding on fdmath, recorded: the tokens of eager under many options, and attention's share of a step.
 
-    python -m fdmath.bench.model tokens|long|forced|time|heads|reading|answers [--out FOLDER]
+    python -m fdmath.bench.model tokens|long|forced|time|heads|reading|answers|gpu [--out FOLDER]
 
-needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra. Threads are torch's own setting.
+needs the model in the cache (`fdmath model fetch`) and the ``[model]`` extra; gpu: a CUDA device and Triton too.
+Threads are torch's own setting.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import torch
 import transformers
 from tqdm.auto import tqdm
 
+from fdmath.bench import model_gpu
 from fdmath.bench import model_statistics as statistics_of
 from fdmath.bench.records import provenance, write
 from fdmath.interop import capture, compare, fetch
@@ -132,11 +134,21 @@ def _filled(model, context):
 def main(argv=None):
     """Exit code 0; the record of one study is written to the folder."""
     parser = argparse.ArgumentParser(prog="python -m fdmath.bench.model", description=__doc__.splitlines()[0])
-    parser.add_argument("study", choices=("tokens", "long", "forced", "time", "heads", "reading", "answers"))
+    parser.add_argument("study", choices=("tokens", "long", "forced", "time", "heads", "reading", "answers", "gpu"))
     parser.add_argument("--out", type=Path, default=Path(str(resources.files("fdmath"))) / "bench" / "results")
+    parser.add_argument("--commit", metavar="TEXT", help="the commit that is measured, where git is not there to ask")
     options = parser.parse_args(argv)
+    gpu = options.study == "gpu"
+    if gpu and not torch.cuda.is_available():
+        print("could not run: there is no CUDA device", file=sys.stderr)
+        return 2
     options.out.mkdir(parents=True, exist_ok=True)  # before minutes are spent on what could not be written
-    head = provenance(f"python -m fdmath.bench.model {options.study}", ("torch", "transformers", "numpy"), MEASURED)
+    device = torch.cuda.get_device_name() if gpu else None
+    packages, measured = ("torch", "transformers", "numpy"), MEASURED
+    if gpu:
+        packages, measured = (*packages, "triton"), (*measured, "kernels")
+    head = provenance(f"python -m fdmath.bench.model {options.study}", packages, measured, device)
+    head["commit"] = options.commit or head["commit"]
     model, tokenizer = capture.load(fetch.fetched(SMOLLM2, fetch.cache_folder()))
     twelve = [cut | {"kind": kind, "order": order} for cut in CUTS for kind, order in SPELLINGS]
     rows = {"tokens": lambda: tokens(model, tokenizer, PROMPTS[:3], 48, twelve),
@@ -146,8 +158,12 @@ def main(argv=None):
             "heads": lambda: statistics_of.heads(model, stored_text(tokenizer)),
             "reading": lambda: statistics_of.reading(model, stored_text(tokenizer)),
             "answers": lambda: statistics_of.answers(
-                model, [stored_text(tokenizer)[:, :n] for n in QUOTED], 48)}[options.study]()
-    print(write(options.out, f"model_{options.study}-cpu", head | {"model": "SmolLM2-135M-Instruct, float32"}, rows))
+                model, [stored_text(tokenizer)[:, :n] for n in QUOTED], 48),
+            "gpu": lambda: model_gpu.on_gpu(model, [tokenizer(x, return_tensors="pt").input_ids for x in PROMPTS],
+                                            stored_text(tokenizer), CONTEXTS, 48)}[options.study]()
+    where, number = (device.split()[-1].lower(), "bfloat16") if gpu else ("cpu", "float32")
+    head["model"] = f"SmolLM2-135M-Instruct, {number}"
+    print(write(options.out, f"model_{options.study}-{where}", head, rows))
     return 0
 
 
