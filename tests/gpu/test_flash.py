@@ -16,7 +16,7 @@ from fdmath.kernels.flash import flash_attention_by_kernel, flash_backward, flas
 from fdmath.kernels.flash_call import prepare  # noqa: E402
 from fdmath.verify import reference  # noqa: E402
 from tests.attention.calls import Call, numbers  # noqa: E402
-from tests.kernels.flash_calls import FAR, judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
+from tests.kernels.flash_calls import FAR, empty_is_nan, judge_gradients, output_gradients, state_budget, tensors  # noqa: E402
 
 FORMATS = ("float16", "bfloat16", "float32")
 SHAPES = [(64, 64, 1), (128, 128, 4), (80, 80, 3), (96, 40, 2), (256, 256, 1), (5, 3, 2)]
@@ -125,6 +125,17 @@ def test_rows_without_keys_and_their_gradients_are_nothing():
     rest = flash_backward(do[:, :, 189:], torch.ones_like(alone.lse), q[:, :, 189:], k, v, *alone, causal=True)
     for a, b in zip((dk, dv), rest[1:], strict=True):  # tiles begin elsewhere: the same sums in another order
         assert ((a.double() - b.double()).norm() / b.double().norm()).item() <= torch.finfo(a.dtype).eps
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dim", "queries", "keys"), [(64, 130, 200), (128, 300, 100), (80, 64, 128)])
+def test_every_number_of_a_result_is_written(dim, queries, keys, causal):
+    q, do = (normal(2, 4, queries, dim) for _ in range(2))
+    k, v = (normal(2, 2, keys, dim) for _ in range(2))
+    with empty_is_nan():
+        state = flash_forward(q, k, v, causal=causal)
+        found = [flash_backward(do, None, q, k, v, *state, causal=causal, deterministic=x) for x in (True, False)]
+    assert not any(x.isnan().any() for results in (state, *found) for x in results)
 
 
 def test_a_row_that_sees_no_key_is_nothing_beside_one_that_sees_nan():

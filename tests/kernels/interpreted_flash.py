@@ -10,7 +10,7 @@ from fdmath import flash_attention
 from fdmath.kernels.flash import flash_attention_by_kernel, flash_backward, flash_forward, refusal
 from fdmath.kernels.flash_call import aligned, prepare
 from tests.attention.calls import random_call
-from tests.kernels.flash_calls import FAR, FLASH, judge_gradients, judge_state, output_gradients, tensors
+from tests.kernels.flash_calls import FAR, FLASH, empty_is_nan, judge_gradients, judge_state, output_gradients, tensors
 
 FORMATS = ("float32", "float16", "bfloat16")
 QUICK = {name: call for name, call in FLASH.items() if "several" in name or "empty" in name or "scale" in name}
@@ -44,6 +44,15 @@ def test_every_call_and_its_gradients_are_within_their_budgets(name, dtype):
 @pytest.mark.parametrize("name", QUICK)
 def test_atomic_additions_give_the_same_gradients_within_their_budgets(name, dtype):
     judge_gradients(QUICK[name], dtype, *backward(QUICK[name], dtype, deterministic=False))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("name", QUICK)
+def test_every_number_of_a_result_is_written(name, deterministic):
+    with empty_is_nan():
+        state = forward(QUICK[name], "float16")
+        gradients = backward(QUICK[name], "float16", state, deterministic=deterministic)[-1]
+    assert not any(x.isnan().any() for x in (*state, *gradients))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
