@@ -207,6 +207,7 @@ def installed(args, words):
     """
     ours = importlib.import_module(INSTALLED)
     device = args.device or "cpu"
+    expected = ours.expected(device)
     names = [args.target] if args.target else [s.name for s in ours.installed_subjects(device)]
     reports = []
     with Bar(len(names) * len(laws_named(args.laws))) as bar:
@@ -217,9 +218,10 @@ def installed(args, words):
     report = Report(laws_named(args.laws), [s for r in reports for s in r.subjects],
                     {key: cell for r in reports for key, cell in r.cells.items()},
                     notes={name: lines for r in reports for name, lines in r.notes.items()},
-                    accepted={(law, name): reason for (name, law), reason in ours.EXPECTED.items()},
+                    accepted={(law, name): reason for (name, law), reason in expected.items()},
                     replay=partial(replay, words))
-    report.contradictions += [text for r in reports for text in r.contradictions] + ours.surprises(report)
+    report.contradictions += [text for r in reports for text in r.contradictions]
+    report.contradictions += ours.surprises(report, expected)
     absent = ours.missing(device)
     report.notes["not installed"] = [f"{len(absent)} not installed", *(f"{n}: {why}" for n, why in absent.items())]
     return report

@@ -45,8 +45,8 @@ def decode(**options):
     """split_kv_attention as a subject of the role decode: lengths become a mask."""
     def fn(q, k, v, seq_lens, num_splits):
         xp = backends.array_namespace(q=q)
-        slots = xp.arange(k.shape[-2])
-        mask = slots[None, None, None, :] < seq_lens[:, None, None, None]
+        slots = xp.arange(k.shape[-2], device=k.device)
+        mask = slots[None, None, None, :] < xp.asarray(seq_lens, device=k.device)[:, None, None, None]
         return tuple(split_kv_attention(q, k, v, num_splits=num_splits, mask=mask, **options))
 
     return fn
@@ -81,7 +81,7 @@ def flash(by, top_left=False):
 def _top_left(q, k):
     """The mask (Nq, N) in which query i sees the keys j ≤ i."""
     xp = backends.array_namespace(q=q)
-    return xp.arange(q.shape[-2])[:, None] >= xp.arange(k.shape[-2])[None, :]
+    return xp.arange(q.shape[-2], device=q.device)[:, None] >= xp.arange(k.shape[-2], device=q.device)[None, :]
 
 
 def own_subjects(libraries=None):

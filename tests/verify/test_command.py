@@ -219,7 +219,9 @@ def test_how_much_is_asked_is_said_at_once_and_the_formats_at_the_end(here, caps
 class Fake:
     """A stand-in of fdmath.verify.installed with one right merge and one that keeps no inputs, as it is expected to."""
 
-    EXPECTED = {("overwrites", "inputs kept"): "known since 1.2"}
+    @staticmethod
+    def expected(device):
+        return {("overwrites", "inputs kept"): "known since 1.2"} if device == "cpu" else {}
 
     @staticmethod
     def installed_subjects(device):
@@ -234,7 +236,9 @@ class Fake:
         return {"other": "not installed"}
 
     @staticmethod
-    def surprises(report):
+    def surprises(report, expected):
+        if not expected:
+            return ["nothing is expected here"]
         return [] if report.cells["inputs kept", "overwrites"].verdict == "fail" else ["it keeps its inputs now"]
 
 
@@ -248,6 +252,13 @@ def test_what_is_installed_is_judged_beside_what_is_expected(monkeypatch, capsys
     monkeypatch.setattr(badly_behaved, "overwrites", badly_behaved.right)
     assert main(["overwrites", "--installed", "--only", "inputs kept", "--cases", "5"]) == 1
     assert "contradicted: it keeps its inputs now" in capsys.readouterr().out
+    assert main(["right", "--installed", "--device", "cuda", "--only", "inputs kept", "--cases", "5"]) == 1
+    assert "contradicted: nothing is expected here" in capsys.readouterr().out
+
+
+def test_an_expectation_of_no_device_is_refused(capsys):
+    assert main(["--installed", "--device", "tpu", "--only", "shift"]) == 2
+    assert "device must be one of cpu, cuda; got 'tpu'" in capsys.readouterr().err
 
 
 def test_progress_needs_no_tqdm(monkeypatch, here):

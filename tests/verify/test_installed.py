@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fdmath.verify import installed
+from fdmath.verify import installed, subjects
 from fdmath.verify.installed import (
     ADAPTERS,
-    EXPECTED,
     adapter,
     as_found,
+    expected,
     installed_subject,
     installed_subjects,
     missing,
 )
+from fdmath.verify.installed.adapter import DEVICES, FLUSHED
 from fdmath.verify.installed.expectations import read, surprises
 from fdmath.verify.judge import verify
 from fdmath.verify.laws import LAWS
@@ -53,7 +54,10 @@ def test_an_adapter_names_a_function_of_its_role_without_importing_it(name):
 
 def test_the_declarations_of_every_adapter_make_a_subject():
     for one in ADAPTERS.values():
-        Subject(one.name, one.role, lambda *_: None, library=one.library, **one.declared)
+        for device in one.devices:
+            subject = Subject(one.name, one.role, lambda *_: None, library=one.library, **one.declared_on(device))
+            assert subject.flushed == (FLUSHED if device == "cuda" or one.package == "jax" else 0)
+            assert subject.device == (device if one.library == "torch" else "cpu")
         assert not {"log_base", "empty", "lse_layout", "causal", "heads", "scale"} & set(one.declared)  # the probe's
 
 
@@ -77,19 +81,79 @@ def test_a_package_that_is_not_there_or_breaks_is_a_reason(monkeypatch):
     assert broken.why_not("cpu") == "could not be imported: ZeroDivisionError: division by zero"
 
 
+def of_function(monkeypatch, fn, role="attention", package="numpy", **options):
+    """An Adapter of a function that stands where a package's would, on NumPy arrays."""
+    monkeypatch.setattr(adapter.backends, "load", lambda path: fn)
+    return adapter.Adapter("stand-in", role, "some_ops:fn", package, library="numpy", **options)
+
+
+def test_what_cannot_run_an_ordinary_call_is_missing_unless_it_is_ours(monkeypatch):
+    def unbuilt(*args):
+        raise NotImplementedError("No operator found\n    query: shape=(1, 64, 1, 64)")
+
+    said = "cannot run an ordinary call: NotImplementedError: No operator found"
+    assert of_function(monkeypatch, unbuilt).why_not("cpu") == said
+    assert of_function(monkeypatch, unbuilt, package=adapter.OWN).why_not("cpu") == ""
+
+
+def test_what_breaks_in_other_calls_alone_is_asked(monkeypatch):
+    def particular(q, k, v, causal):
+        if causal or k.shape != (1, 1, 64, 64) or q.shape[-2:] != (64, 64):
+            raise RuntimeError("not taken")
+        return "no state at all"
+
+    assert of_function(monkeypatch, particular).why_not("cpu") == ""
+
+
+@pytest.mark.parametrize("role", CALLS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_ordinary_call_is_one_of_its_role_in_the_first_format_declared(role, dtype):
+    dtypes = (dtype, "float32")
+    args = adapter.ordinary(Subject("s", role, lambda *_: None, dtypes=dtypes))
+    assert len(args) == len(CALLS[role])
+    assert {x.dtype.name for x in args if hasattr(x, "dtype")} - {"int64"} == {dtype}
+    width = args[0].shape[-1]
+    assert width == 64 and (role != "decode" or args[3].tolist() == [64])
+
+
+def test_what_a_gpu_raises_only_when_its_results_are_read_counts(monkeypatch):
+    monkeypatch.setattr(adapter, "to_numpy", lambda x: 1 / 0)
+    reason = of_function(monkeypatch, lambda q, k, v, causal: (q, q[..., 0])).why_not("cpu")
+    assert reason == "cannot run an ordinary call: ZeroDivisionError: division by zero"
+
+
 # -- expectations -------------------------------------------------------------------------------------
 
 
-def test_every_expectation_names_an_adapter_a_law_and_a_reason():
-    assert EXPECTED
-    for (subject, law), reason in EXPECTED.items():
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_expectation_names_an_adapter_a_law_and_a_reason(device):
+    other, = set(DEVICES) - {device}
+    assert expected(device)
+    for (subject, law), reason in expected(device).items():
         assert subject in ADAPTERS
         assert LAWS[law].roles.count(ADAPTERS[subject].role) == 1
         assert len(reason) > 20
+        assert (subject, law) in expected(other) or device in ADAPTERS[subject].devices
+
+
+def test_lines_below_a_device_count_there_alone(tmp_path):
+    file = tmp_path / "expectations.toml"
+    file.write_text('["a"]\nanchor = "everywhere"\n["a".cuda]\nempty = "on a GPU"\n["b".cpu]\npoison = "here"',
+                    encoding="utf-8")
+    everywhere = {("a", "anchor"): "everywhere"}
+    assert read(file) == read(file, "cpu") == {**everywhere, ("b", "poison"): "here"}
+    assert read(file, "cuda") == {**everywhere, ("a", "empty"): "on a GPU"}
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda; got 'tpu'"):
+        read(file, "tpu")
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda"):
+        expected("cuda:0")
 
 
 @pytest.mark.parametrize("text, says", [
     ('["a"]\n"no law" = "x"', "no law"), ('["a"]\nanchor = ""', "reason"), ('["a"]\nanchor = 3', "reason"),
+    ('["a".gpu]\nanchor = "x"', "'gpu', which is no law and no device"), ('["a"]\ncpu = "x"', "'cpu', which is no law"),
+    ('["a".cuda]\n"no law" = "x"', "no law"), ('["a".cuda]\nanchor = ""', "reason"),
+    ('["a"]\nanchor = "x"\n["a".cpu]\nanchor = "y"', "said once for cpu"),
 ])  # fmt: skip
 def test_a_file_of_expectations_that_means_nothing_is_refused(tmp_path, text, says):
     file = tmp_path / "expectations.toml"
@@ -130,7 +194,7 @@ def test_the_probe_finds_the_conventions_of_torchs_kernel_untold():
     assert (found.causal, found.heads, found.lse_layout, found.log_base) == (
         "top_left", "interleaved", "heads_first", np.e)
     report = verify(found, laws=["anchor", "causality", "empty", "counting"], cases=10)
-    assert surprises(report) == []
+    assert surprises(report, expected()) == []
     assert {law for (law, _), cell in report.cells.items() if cell.verdict == "fail"} == {"empty"}
 
 
@@ -139,7 +203,7 @@ def test_the_probe_finds_the_conventions_of_torchs_kernel_untold():
                                   "fdmath, decode"])  # fmt: skip
 def test_laws_hold_or_break_as_expected(name):
     report = verify(as_found(installed_subject(name)), laws=["anchor", "empty", "poison", "v is 1"], cases=10)
-    assert surprises(report) == []
+    assert surprises(report, expected()) == []
 
 
 @needs_torch
@@ -147,7 +211,7 @@ def test_flexattention_reads_top_left_masks_and_returns_natural_lse():
     pytest.importorskip("torch.nn.attention.flex_attention").__dict__["AuxRequest"]
     found = as_found(installed_subject("FlexAttention, attention"))
     assert (found.causal, found.log_base, found.empty) == ("top_left", np.e, -np.inf)
-    assert surprises(verify(replace(found, dtypes=("float32",)), laws=["anchor"], cases=3)) == []
+    assert surprises(verify(replace(found, dtypes=("float32",)), laws=["anchor"], cases=3), expected()) == []
 
 
 @needs_torch
@@ -157,6 +221,44 @@ def test_a_call_that_would_end_the_process_is_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(NotCalled, match="SIGFPE"):
         cpu_flash(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 0, 2), torch.ones(1, 1, 0, 2), False)
+
+
+# -- frames and masks -------------------------------------------------------------------------------------
+
+
+@needs_torch
+def test_what_is_padded_has_plain_strides_whatever_those_of_the_input():
+    torch = pytest.importorskip("torch")
+    from fdmath.verify.installed.frames import padded
+
+    q = torch.ones(1, 1, 1, 16)
+    no_keys = torch.from_numpy(np.ones((1, 1, 3, 16))[:, :, :0].copy())  # NumPy's copy has strides of 0
+    one_head = torch.ones(1, 3, 1, 1).transpose(1, 2)  # heads that lie one number apart
+    assert no_keys.stride(-1) != 1 and one_head.stride(1) == 1
+    _, k, v, *_ = padded(q, no_keys, one_head, 8)
+    for x, keys in ((k, 0), (v, 3)):
+        assert x.stride() == torch.ones(1, 1, keys, 16).stride()
+    assert v[..., 0].tolist() == [[[1, 1, 1]]] and not v[..., 1:].any()
+
+
+@needs_torch
+def test_what_is_wide_enough_is_the_view_that_was_given():
+    torch = pytest.importorskip("torch")
+    from fdmath.verify.installed.frames import padded
+
+    view = torch.ones(2, 5, 3, 16).transpose(1, 2)[:, :, :4]
+    assert all(x is view for x in padded(view, view, view, 8)[:3])
+
+
+@needs_torch
+def test_our_masks_are_made_where_the_keys_are(monkeypatch):
+    torch = pytest.importorskip("torch")
+    made = []
+    monkeypatch.setattr(subjects, "split_kv_attention", lambda *args, mask, **options: made.append(mask) or args[:2])
+    q, k = torch.empty(2, 2, 1, 4, device="meta"), torch.empty(2, 1, 6, 4, device="meta")
+    subjects.decode()(q, k, k, torch.tensor([3, 6]), 2)  # lengths on the CPU
+    made.append(subjects._top_left(q, k))
+    assert [(mask.device.type, mask.shape) for mask in made] == [("meta", (2, 1, 1, 6)), ("meta", (1, 6))]
 
 
 # -- against stand-ins ------------------------------------------------------------------------------------
@@ -204,6 +306,16 @@ def stand_ins(monkeypatch):
 ])  # fmt: skip
 def test_an_adapter_reads_what_its_package_documents(stand_ins, name, found):
     assert asked(name, **found) == set()
+
+
+def test_an_operator_that_returns_none_is_said_to(stand_ins):
+    torch_ops = importlib.import_module("fdmath.verify.installed.torch_ops")
+    none = lambda *args, **options: (None, None, None)  # noqa: E731
+    stand_ins.setattr(fake_packages.Aten, "_scaled_dot_product_cudnn_attention", staticmethod(none))
+    stand_ins.setattr(torch_ops, "ATEN", fake_packages.Aten)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(torch_ops.NoResult, match=r"returned no result \(None\) for 0 keys"):
+        torch_ops.cuda_cudnn(torch.ones(1, 1, 1, 8), torch.ones(1, 1, 0, 8), torch.ones(1, 1, 0, 8), False)
 
 
 @pytest.mark.parametrize("name", [n for n in ADAPTERS if n.startswith("torch") and "CUDA" in n])

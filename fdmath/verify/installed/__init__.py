@@ -3,8 +3,8 @@
 Nothing is imported until a subject is asked for; what is not installed is said by `missing`, and counted apart. An
 adapter gives a call the shapes and layouts that its package takes, and declares what no output can tell. Conventions,
 the base of lse, its layout, causal alignment, are what the probe finds (`as_found`). What a package is known to do
-otherwise stands in expectations.toml, a reason a line, and strictly: a law that holds against its line is a surprise
-(`surprises`) just as one that breaks without a line.
+otherwise stands in expectations.toml (`expected`), a reason a line, and strictly: a law that holds against its line is
+a surprise (`surprises`) just as one that breaks without a line.
 """
 
 from dataclasses import replace
@@ -13,12 +13,14 @@ from fdmath import _backends as backends
 from fdmath.verify.installed.expectations import read, surprises
 from fdmath.verify.installed.table import ADAPTERS
 
-EXPECTED = read()
-"""(subject, law) → the reason why the law is known to break."""
+
+def expected(device="cpu"):
+    """The dict (subject, law) → the reason why the law is known to break on the device; ValueError for another."""
+    return read(device=device)
 
 
 def installed_subjects(device="cpu"):
-    """The Subjects of all that can be had on the device ("cpu", "cuda"), by the house's conventions; none is called."""
+    """The Subjects of all that can be had on the device ("cpu", "cuda"), by the house's conventions."""
     return [adapter.subject(device) for adapter in ADAPTERS.values() if not adapter.why_not(device)]
 
 
@@ -44,4 +46,4 @@ def as_found(subject, contract=None):
     return replace(subject, **contract.declarations())
 
 
-__all__ = ["ADAPTERS", "EXPECTED", "as_found", "installed_subject", "installed_subjects", "missing", "surprises"]
+__all__ = ["ADAPTERS", "as_found", "expected", "installed_subject", "installed_subjects", "missing", "surprises"]

@@ -3,31 +3,49 @@
 import tomllib
 from pathlib import Path
 
+from fdmath.verify.installed.adapter import DEVICES
 from fdmath.verify.laws import LAWS
 
 FILE = Path(__file__).with_name("expectations.toml")
 
 
-def read(path=FILE):
-    """The dict (subject, law) → reason that a file of expectations says; ValueError for a name or reason that is none.
+def read(path=FILE, device="cpu"):
+    """The dict (subject, law) → reason that a file of expectations says of the device.
+
+    A subject's table holds lines that count on every device, and may hold tables, each named for a device, of lines
+    that count on that one alone. ValueError for a device, a name or a reason that is none, and for a line said twice.
     """
-    told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    expected = {(subject, law): reason for subject, lines in told.items() for law, reason in lines.items()}
-    for (subject, law), reason in expected.items():
+    if device not in DEVICES:
+        raise ValueError(f"device must be one of {', '.join(DEVICES)}; got {device!r}")
+    expected = {}
+    for subject, where, law, reason in _lines(tomllib.loads(Path(path).read_text(encoding="utf-8"))):
         if law not in LAWS:
-            raise ValueError(f"{subject}: expected to break {law!r}, which is no law")
+            raise ValueError(f"{subject}: expected to break {law!r}, which is no law and no device")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"{subject}, {law}: an expectation must give its reason")
+        if device in where:
+            if (subject, law) in expected:
+                raise ValueError(f"{subject}, {law}: an expectation must be said once for {device}")
+            expected[subject, law] = reason
     return expected
 
 
-def surprises(report, expected=None):
-    """A sentence for each cell of the report that is not as the expectations say; empty where all are.
+def _lines(told):
+    """(subject, the devices where the line counts, law, reason) for each line of a file of expectations."""
+    for subject, table in told.items():
+        for name, line in table.items():
+            if name in DEVICES and isinstance(line, dict):
+                yield from ((subject, (name,), law, reason) for law, reason in line.items())
+            else:
+                yield subject, DEVICES, name, line
+
+
+def surprises(report, expected):
+    """A sentence for each cell of the report that is not as `expected` says, which `read` gives; empty where all are.
 
     A law that breaks without a line, and a line whose law holds, is undecided or was not asked, are both surprises; a
     law that the report leaves out is not.
     """
-    expected = read() if expected is None else expected
     asked = {law.name for law in report.laws}
     found = []
     for subject in report.subjects:

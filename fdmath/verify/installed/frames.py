@@ -12,12 +12,24 @@ def padded(q, k, v, multiple=1):
     """(q, k, v, scale, dv) with d and dv filled up with zeros to one width, a multiple of `multiple`.
 
     Zeros change no score and no other column of o, of which the first dv are the call's; scale is that of the d
-    that was given, 1/√d.
+    that was given, 1/√d. What is that wide already is handed on as the view that it is.
     """
     d, dv = q.shape[-1], v.shape[-1]
     width = -(-max(d, dv) // multiple) * multiple
-    q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    return q, k, v, 1 / math.sqrt(d), dv
+    return *(_widened(x, width) for x in (q, k, v)), 1 / math.sqrt(d), dv
+
+
+def _widened(x, width):
+    """x with zeros behind its last axis, whose numbers lie side by side: x itself, or a copy in row-major order.
+
+    Kernels look at the strides of axes of length 0 and 1 too, which torch's `pad` would keep or guess: where v
+    (1, 1, N, 1) is a view of (1, N, 1, 1) it puts heads one number apart, and FlashAttention-3's kernel ended so.
+    """
+    if x.shape[-1] == width and x.stride(-1) == 1:
+        return x
+    wide = x.new_zeros((*x.shape[:-1], width))
+    wide[..., : x.shape[-1]] = x
+    return wide
 
 
 def spread(q, k, v):

@@ -1,13 +1,11 @@
 """The adapters, in the order in which they are asked. Nothing is imported for them until one is wanted."""
 
-from fdmath.verify.installed.adapter import SIXTEEN, Adapter
+from fdmath.verify.installed.adapter import FLUSHED, OWN, SIXTEEN, Adapter
 
 ALL = ("float32", "float64", *SIXTEEN)
-ROUNDED = {"dtypes": SIXTEEN, "p_dtype": "inputs", "flushed": 2.0**-126, "largest_dim": 256}
-"""Of kernels of a GPU's tensor cores: P is rounded to the inputs' format, subnormal numbers may be taken for 0, and
-heads are at most so wide.
-"""
-MERGES = {"dtypes": ("float32",), "flushed": 2.0**-126}
+ROUNDED = {"dtypes": SIXTEEN, "p_dtype": "inputs", "largest_dim": 256}
+"""Of kernels of a GPU's tensor cores: P is rounded to the inputs' format, and heads are at most so wide."""
+MERGES = {"dtypes": ("float32",)}
 
 
 def _both(name, path, roles=("attention", "decode"), **options):
@@ -26,7 +24,7 @@ ADAPTERS = {adapter.name: adapter for adapter in (
     *_both("transformers sdpa", "transformers_ops:sdpa", package="transformers",
            declared={"dtypes": ("float32", "float64"), "lse": False}),
     *_both("JAX", "jax_ops:attention", package="jax", library="numpy",
-           declared={"dtypes": ("float32",), "flushed": 2.0**-126}),
+           declared={"dtypes": ("float32",), "flushed": FLUSHED}),
     Adapter("torch flash, CUDA", "attention", "torch_ops:cuda_flash", devices=("cuda",), declared=ROUNDED),
     *_both("torch efficient, CUDA", "torch_ops:cuda_efficient", devices=("cuda",), declared=ROUNDED),
     Adapter("torch cuDNN, CUDA", "attention", "torch_ops:cuda_cudnn", devices=("cuda",),
@@ -42,6 +40,6 @@ ADAPTERS = {adapter.name: adapter for adapter in (
     Adapter("FlashAttention-3", "attention", "flash_attn_ops:attention3", "fa3_fwd", ("cuda",),
             declared={**ROUNDED, "dtypes": ("bfloat16",)}),
     Adapter("vLLM merge_attn_states", "merge", "vllm_ops:merge", "vllm", ("cuda",), declared=MERGES),
-    *_both("fdmath", "ours:attention", declared={"dtypes": ALL}),
+    *_both("fdmath", "ours:attention", package=OWN, declared={"dtypes": ALL}),
 )}
 """The Adapters by name."""

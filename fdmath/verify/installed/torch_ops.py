@@ -15,6 +15,10 @@ class NotCalled(RuntimeError):
     """What an adapter raises in place of a call that would end the process."""
 
 
+class NoResult(RuntimeError):
+    """What an adapter raises where an operator returned None in place of a tensor."""
+
+
 # -- on a CPU -----------------------------------------------------------------------------------------
 
 
@@ -84,4 +88,6 @@ def cuda_cudnn(q, k, v, causal):
     k, v = spread(q, k, v)
     q, k, v, scale, dv = padded(q, k, v, 8)
     o, lse, *_ = ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+    if o is None or lse is None:  # seen in 2.11.0 without keys
+        raise NoResult(f"torch's cuDNN operator returned no result (None) for {k.shape[-2]} keys")
     return o[..., :dv], lse.reshape(q.shape[:-1])
