@@ -5,6 +5,7 @@ maximum, the running lse among them; a merge from lse alone; a second mask on fu
 differ from one another in a bit; 1/√d of the d that was padded.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -120,6 +121,7 @@ def maximum(scores):
 
 def worked(fn):
     """fn in float32 where inputs have 16 bits."""
+    @functools.wraps(fn)
     def run(scores, v):
         work = np.float64 if v.dtype == np.float64 else np.float32
         return fn(scores.astype(work), v.astype(work))
@@ -127,9 +129,12 @@ def worked(fn):
     return run
 
 
+ABOVE = 20
+
+
 def from_above(scores, v):
-    """A level 20 above the maximum."""
-    return against(scores, v, maximum(scores) + np.asarray(20, scores.dtype))
+    """A level ABOVE the maximum: what is less than e^ABOVE times the smallest number is lost."""
+    return against(scores, v, maximum(scores) + np.asarray(ABOVE, scores.dtype))
 
 
 def from_below(scores, v):
