@@ -15,8 +15,8 @@ NAMES = (compare.REFERENCE, compare.PEER, compare.OURS)
 CUTS = ({}, {"tile": 64}, {"num_splits": 5})
 
 
-def on_gpu(model, texts, long, contexts, count, device="cuda"):
-    """Rows of a model in bfloat16 on the device, beside the same one in float32; attention by the Triton kernel.
+def on_gpu(model, texts, long, contexts, count, device="cuda", backend="triton"):
+    """Rows of a model in bfloat16 on the device, beside the same one in float32; fdmath's attention by the backend.
 
     texts: token ids (1, n) of prompts, each decoded greedily for `count` tokens, once for each of CUTS. long: token ids
     (1, N), of which `count` are given after each of the contexts and after all but the last `count`.
@@ -27,13 +27,13 @@ def on_gpu(model, texts, long, contexts, count, device="cuda"):
     judge = _Judge(exact, rounded)
     rows = []
     for context in tqdm((*contexts, long.shape[1] - count), unit="context", disable=None):
-        compare.use(backend="triton")
+        compare.use(backend=backend)
         following = long[:, context:context + count]
         found = compare.compare(rounded, long[:, :context], count, names=NAMES, forced=following)
         rows += judge.rows(found, long[:, :context + count], "forced", {})
     for text in tqdm(texts, unit="prompt", disable=None):
         for cut in CUTS:
-            compare.use(backend="triton", **cut)
+            compare.use(backend=backend, **cut)
             found = compare.compare(rounded, text.to(device), count, names=NAMES)
             taken = torch.tensor([found.streams[compare.REFERENCE].tokens], device=device)
             rows += judge.rows(found, torch.cat([text.to(device), taken], 1), "greedy", cut)
