@@ -36,12 +36,12 @@ FEW_ROWS = 32
 
 
 def block_keys(rows):
-    """The keys of one matrix product of `rows` rows: 1024 / rows, from 32 to 128; a whole piece beyond FEW_ROWS.
+    """The keys of one matrix product of `rows` rows: 1024 / rows, at most 128; a whole piece beyond FEW_ROWS.
 
     OpenBLAS computes so small a product where its operands lie, on the thread that asks. With many rows its own copy
     and its own threads pay.
     """
-    return PIECE if rows > FEW_ROWS else min(128, max(32, 1024 // max(rows, 1)))
+    return PIECE if rows > FEW_ROWS else 1024 // max(rows, 8)
 
 
 class Piece(NamedTuple):
@@ -202,7 +202,8 @@ class Desk:
 def on_cores(task, items, workers):
     """Nothing; task(desk, item) has been done for each item, by up to `workers` threads, each with a Desk of its own.
 
-    The threads take the items in turn, so that none waits for another. What a task raises is raised here.
+    The threads take the items in turn, so that none waits for another; where one is enough it is the caller's own.
+    What a task raises is raised here.
     """
     queue = iter(items)
 

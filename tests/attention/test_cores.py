@@ -1,5 +1,6 @@
 """The states of tiles in place: cut into blocks, shared by threads, converted in parts, never copied whole."""
 
+import dataclasses
 import importlib
 import os
 import subprocess
@@ -26,6 +27,7 @@ LONG = {
     "ragged blocks": random_call(30, (8, 1), 1, 391, 16, 4),
     "one row": random_call(31, (2, 2), 1, 300, 8, 3),
     "16 rows, masked": random_call(32, (4, 1), 4, 300, 8, 3, mask=random_mask(32, 4, 300)),
+    "one head, masked": random_call(42, None, 3, 300, 8, 3, mask=random_mask(42, 3, 300)),
     "33 rows, causal": random_call(33, (3, 1), 11, 150, 4, 2, batch=(2,), causal=True),
 }
 
@@ -51,7 +53,7 @@ def test_every_cut_lies_within_the_budget(lib, call, dtype, small):
 def test_the_number_of_threads_changes_no_bit(small):
     arrays = LONG["ragged blocks"].arrays(Library("numpy"), "float32")
     call = prepare(*arrays)
-    one, three = (states_in_place(backends.load("dataclasses:replace")(call, threads=n), key_ranges(391, tile=60))
+    one, three = (states_in_place(dataclasses.replace(call, threads=n), key_ranges(391, tile=60))
                   for n in (1, 3))
     assert same_state(one, three)
 
@@ -78,6 +80,10 @@ def test_pieces_are_neighbours_of_one_length():
     assert pieces([(0, 2), (4, 6)], keys=6) == [Piece(0, 1, 0, 2), Piece(1, 1, 4, 2)]
     assert pieces([(0, 3), (3, 3), (3, 6)], keys=6) == [Piece(0, 1, 0, 3), Piece(2, 1, 3, 3)]
     assert pieces([], keys=6) == []
+
+
+def test_a_product_has_1024_weights_at_most():
+    assert [block_keys(rows) for rows in (0, 1, 8, 9, 25, 31, 32, 33)] == [128, 128, 128, 113, 40, 33, 32, cores.PIECE]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 32, 33])
@@ -139,6 +145,27 @@ def test_many_short_sequences_are_taken_together():
     many, few = (prepare(*random_call(38, (1, 1), 1, 40, 2, batch=(n,)).arrays(Library("numpy"), "float32"))
                  for n in (17, 16))
     assert cores.pays(few) and not cores.pays(many)
+    for heads in ((2, 2), None):  # without an axis of sequences, and without one of heads
+        assert cores.pays(prepare(*random_call(38, heads, 1, 40, 2).arrays(Library("numpy"), "float32")))
+
+
+def test_threads_share_much_work_of_few_rows(monkeypatch):
+    workers = []
+    monkeypatch.setattr(cores, "on_cores", lambda task, items, count: workers.append(count))
+    for rows, spare in ((32, 0), (32, 1), (33, 0)):
+        arrays = random_call(40, (rows, 1), 1, 50, 4, 2).arrays(Library("numpy"), "float32")
+        call = dataclasses.replace(prepare(*arrays), threads=3)
+        monkeypatch.setattr(cores, "SHARED", 50 * (4 + 2) * 4 + spare)  # the bytes of K and V, and one more
+        states_in_place(call, [(0, 50)])
+    assert workers == [3, 1, 1]
+
+
+def test_one_worker_is_the_caller():
+    # No thread is begun where one is enough, as for little work.
+    for items, workers in (([1, 2], 1), ([1], 4)):
+        seen = []
+        on_cores(lambda desk, item: seen.append(threading.get_ident()), items, workers)  # noqa: B023 - done at once
+        assert seen == [threading.get_ident()] * len(items)
 
 
 def test_what_a_task_raises_is_raised_and_every_item_is_done_once():
@@ -263,3 +290,10 @@ def test_heads_taken_together_have_the_bits_of_heads_alone(monkeypatch):
     monkeypatch.setattr(cores, "TOGETHER", 0)
     assert cores._heads_together(call, piece)[0] == (0, slice(0, 1))
     assert same_state(together, states_in_place(call, ranges))
+
+
+def test_heads_taken_together_have_no_more_weights_than_promised(monkeypatch):
+    call = prepare(*random_call(41, (14, 7), 1, 600, 4, batch=(2,)).arrays(Library("numpy"), "float32"))
+    monkeypatch.setattr(cores, "TOGETHER", 3 * 2 * 600)  # those of 3 KV heads of 2 rows
+    threes = [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert cores._heads_together(call, Piece(0, 2, 0, 300)) == [(b, some) for b in range(2) for some in threes]

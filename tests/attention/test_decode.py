@@ -23,12 +23,12 @@ from fdmath import (
 )
 from fdmath.algebra.merge import unstack
 from fdmath.algebra.rounding import unit_roundoff
-from fdmath.attention.decode import DEFAULT_TILE, key_ranges, tile_states
+from fdmath.attention.decode import DEFAULT_TILE, choose, key_ranges, tile_states
 from fdmath.attention.reference import prepare
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import FORMATS, dtype_name, holds, same_state, values
 from tests.algebra.states import KINDS
-from tests.attention.calls import CALLS, INF, NAN, Call, random_call, random_mask
+from tests.attention.calls import CALLS, INF, NAN, Call, as_on_gpu, random_call, random_mask
 
 ORDERS = {
     "flat": flat,
@@ -284,6 +284,17 @@ def test_a_backend_that_cannot_run_says_so(lib):
     for wrong in ("cuda", "", None, 1):
         with pytest.raises(ValueError, match=r'^backend must be "auto", "numpy", "torch" or "triton"; got '):
             split_kv_attention(*arrays, backend=wrong)
+
+
+def test_auto_takes_the_kernel_for_what_it_can_do_on_a_gpu(torch_lib):
+    def missing(*_, **asked):
+        raise ImportError("no Triton", name="triton")
+
+    arrays = random_call(13, (2, 1), 2, 5, 3).arrays(torch_lib, "float32")
+    for refusal, expected in ((lambda *_, **asked: None, "triton"), (lambda *_, **asked: "no order", "torch"),
+                              (missing, "torch")):
+        assert choose("auto", refusal, *map(as_on_gpu, arrays)) == expected
+        assert choose("auto", refusal, *arrays) == "torch"
 
 
 # Bad input

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fdmath import AccState, LSEState, MLOState, attention, flash_attention, merge, sequential
+from fdmath import _backends as backends
 from fdmath.algebra.rounding import format_of, in_float64, merge_budget
 from fdmath.attention.flash1 import flash_attention_1
 from fdmath.attention.reference import prepare
@@ -13,7 +14,7 @@ from fdmath.attention.tiles import DEFAULT_BLOCK, Tiles, arrangement, blocks, wi
 from fdmath.cost.counts import Counts
 from tests.algebra.judgement import judge
 from tests.algebra.libraries import dtype_name, holds, same, same_state, values
-from tests.attention.calls import CALLS, INF, NAN, Call, random_call, random_mask
+from tests.attention.calls import CALLS, INF, NAN, Call, as_on_gpu, random_call, random_mask
 
 BLOCKS = [(1, 1), (2, 3), (3, 2), (None, None), (1, 16)]
 FORWARDS = {"2": (flash_attention, AccState), "1": (flash_attention_1, MLOState)}
@@ -166,12 +167,24 @@ def test_blocks_cover_every_row_once():
     assert blocks(0, 3) == [] and blocks(2, 5) == [slice(0, 2)]
 
 
+@pytest.mark.parametrize("queries, keys", [(4, 4), (3, 7), (7, 3), (1, 5)])
+def test_a_causal_block_is_skipped_or_full_exactly_where_it_can_be(queries, keys):
+    # What the counts of a call say of its blocks: a mask is applied only where a row of the block sees a part.
+    call = random_call(13, (1, 1), queries, keys, 2, causal=True)
+    seen = call.visible()[0]
+    for block_m, block_n in ((1, 1), (2, 1), (1, 2), (2, 3)):
+        tiles = Tiles(prepare(call.q, call.k, call.v, causal=True), block_m, block_n)
+        for i, j in itertools.product(tiles.rows, tiles.columns):
+            kind = "full" if seen[i, j].all() else "masked" if seen[i, j].any() else "skipped"
+            assert tiles.kind(i, j) == kind
+
+
 def test_a_causal_call_blanks_the_rows_without_a_key(lib):
-    for queries, keys in ((5, 2), (2, 5), (1, 0), (4, 4)):
-        call = random_call(6, (4, 2), queries, keys, 3)
-        ours = without_unseen(prepare(*call.arrays(lib, "float32"), causal=True))
-        theirs = prepare(*call.arrays(lib, "float32"), causal=True).without_unseen()
-        assert same(ours.q, theirs.q)
+    for queries, keys in ((5, 2), (3, 2), (2, 5), (1, 0), (4, 4)):
+        call = prepare(*random_call(6, (4, 2), queries, keys, 3).arrays(lib, "float32"), causal=True)
+        ours = without_unseen(call)
+        assert same(ours.q, call.without_unseen().q)
+        assert ours is call or queries > keys  # nothing is copied where all is read
 
 
 def test_nothing_is_copied_for_a_group_of_heads(lib):
@@ -234,6 +247,14 @@ def test_the_kernel_is_asked_for_what_it_cannot_do(torch_lib):
             flash_attention(*arrays, backend="triton", **asked)
     with pytest.raises(RuntimeError, match="backend 'triton' cannot run: .+"):
         flash_attention(*arrays, backend="triton")  # tensors of the CPU, or no Triton at all
+
+
+def test_auto_alone_may_take_the_fastest_kernel(torch_lib, monkeypatch):
+    # backend="triton" names the readable kernels, whatever the card.
+    kernels = {"refusal": lambda *_: None, "flash_attention_by_kernel": lambda *_, fastest: fastest}
+    arrays = [as_on_gpu(x) for x in random_call(11, (2, 1), 4, 6, 2).arrays(torch_lib, "float32")]
+    monkeypatch.setattr(backends, "load", lambda path: kernels[path.removeprefix("fdmath.kernels.flash:")])
+    assert flash_attention(*arrays) is True and flash_attention(*arrays, backend="triton") is False
 
 
 def test_masks_of_random_shape(lib):

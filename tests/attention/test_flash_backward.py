@@ -275,6 +275,16 @@ def test_causal_rows_without_a_key_have_no_gradient(lib):
     assert all(map(same, got, clean)) and not values(clean[0])[:, :3].any() and values(clean[0])[:, 3:].any()
 
 
+@pytest.mark.parametrize("by", ["columns", "rows"])
+def test_an_empty_row_does_not_add_up_the_values(lib, by):
+    # The first query sees no key. The values' sum overflows: even 1 as its do would give 0·∞ = NaN.
+    huge = 2.0 ** (np.finfo("float32").maxexp - 1)
+    call = Call(np.ones((2, 1)), np.full((1, 1), 2.0), np.full((1, 2), huge), causal=True, scale=1.0)
+    do, dlse = np.array([[NAN, NAN], [0.5, -0.5]]), np.array([NAN, 1.0])
+    dq, dk, dv = gradients(lib, call, do, dlse, "float32", by=by)
+    assert holds(dq, [[0.0], [2.0]]) and holds(dk, [[1.0]]) and holds(dv, [[0.5, -0.5]])
+
+
 def test_without_keys_the_gradient_is_zero(lib):
     # faults:H8
     call = random_call(15, (2, 1), 3, 0, 2, 4)
