@@ -30,21 +30,21 @@ def gradient_budget(do, dlse, q, k, v, *, of_o=0.0, of_lse=0.0, causal=False, sc
         δslope = (1 + u)(γ_dv·Σ|do||v| + γ_(dv+1)·(Σ|do||o⁺| + |dlse|) + Σ|do|·of_o) + u·|dP − delta|
         δdS    = δP·|dP − delta| + P⁺·δslope + u·P⁺·|dP − delta|⁺
         δdq    = scale·Σ_j (δdS + γ_(N+3)·dS⁺)·|k|,   δdk = Σ_i (δdS + γ_(R+3)·dS⁺)·|scale·q|
-        δdv    = Σ_i (δP + γ_(R+1)·P⁺)·|do|
+        δdv    = Σ_i (δP + γ_(R+3)·P⁺)·|do|
 
     since sums of n terms in any order and in any blocks err by γ_n (Higham 2002, 3.1). An underflow adds half the
-    smallest number η an operation: in scale·q, by a scale that may itself be subnormal, η(1 + |q|), and so to δdk
-    Σ_i dS⁺·η(1 + |q|). A 16-bit gradient is rounded once more. Where a number on the way may leave the range of its
-    format the bound is ∞. Source: claims:B14, B36; faults:H11.
+    smallest number η an operation: (2dv + 3)η to a slope, η to dS, 2κη to P, an exponential, and in scale·q, by a scale
+    that may itself be subnormal, η(1 + |q|), and so to δdk Σ_i dS⁺·η(1 + |q|). A 16-bit gradient is rounded once more.
+    Where a number on the way may leave the range of its format the bound is ∞. Source: claims:B14, B36; faults:H11.
     """
     work, out = (f(backends.float_name(q)) for f in (backends.working, str))
     fmt, scale = format_of(work), check_scale(scale, q.shape[-1])
     plain = prepare(*(exact(x) for x in (q, k, v)), causal=causal, scale=1.0, mask=_numpy(mask)).without_unseen()
     call = replace(plain, q=plain.q * scale, scale=scale)
     width, rows = call.out_shape[-1], call.q.shape[:-1]
-    do, of_o, o_shape = exact(do).reshape(*rows, width), np.broadcast_to(of_o, call.out_shape), (*rows, width)
+    do, of_o = _seen(call, exact(do).reshape(*rows, width)), np.broadcast_to(of_o, call.out_shape)
     dlse = 0.0 if dlse is None else exact(dlse).reshape(rows)
-    of_lse, of_o = np.broadcast_to(of_lse, call.out_shape[:-1]).reshape(rows), of_o.reshape(o_shape)
+    of_lse, of_o = np.broadcast_to(of_lse, call.out_shape[:-1]).reshape(rows), of_o.reshape(do.shape)
     with backends.quiet():
         of_q = in_range(np.abs(call.q), fmt.tiny * (1 + np.abs(plain.q)), work)
         reach = (np.abs(call.q) + of_q) @ np.swapaxes(np.abs(call.k), -1, -2)
@@ -52,7 +52,7 @@ def gradient_budget(do, dlse, q, k, v, *, of_o=0.0, of_lse=0.0, causal=False, sc
         p, weight, ds = _slopes(call, do, dlse, of_o, of_scores + of_lse[..., None], work)
         dq = _product_error(ds, call.k, 0.0, call.scale, work)
         dk = _product_error(_turned(ds), call.q, of_q, 1.0, work)
-        dv = _product_error(_turned((p, weight)), _seen(call, do), 0.0, 1.0, work)
+        dv = _product_error(_turned((p, weight)), do, 0.0, 1.0, work)
         dq = tuple(x.reshape(*call.out_shape[:-1], call.q.shape[-1]) for x in dq)
         return GradientBudget(*(_rounded(*x, work, out) for x in (dq, dk, dv)))
 
@@ -61,7 +61,7 @@ def _slopes(call, do, dlse, of_o, off, work):
     """(P, δP, (|dS|, δdS)) of all scores, in float64; off: the errors of the exponents s − lse."""
     fmt, scores = format_of(work), call.scores(0, call.keys)
     o, lse = partial_state(scores, call.v)
-    do, width, size = _seen(call, do), do.shape[-1], np.abs(do)
+    width, size = do.shape[-1], np.abs(do)
     level = np.where(np.isinf(lse), 0.0, lse)[..., None]
     p = np.exp(scores - level)
     seen = scores > -np.inf
@@ -82,8 +82,7 @@ def _slopes(call, do, dlse, of_o, off, work):
 def _seen(call, do):
     """do with zeros in rows that see no key."""
     visible = call.visible(0, call.keys)
-    none = np.zeros(call.q.shape[:-1], bool) if visible is None else ~np.any(visible, axis=-1)
-    return np.where(np.broadcast_to(none | (call.keys == 0), call.q.shape[:-1])[..., None], 0.0, do)
+    return do if visible is None else np.where(np.any(visible, axis=-1, keepdims=True), do, 0.0)
 
 
 def _product_error(left, right, of_right, factor, work):

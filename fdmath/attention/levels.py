@@ -5,6 +5,7 @@ import math
 from fdmath import _backends as backends
 from fdmath.algebra.merge import check_alike
 from fdmath.algebra.state import AccState, canonical
+from fdmath.attention.softmax import finite_level
 
 
 def lagging_levels(scores, slack=0.0):
@@ -47,5 +48,5 @@ def state_at_levels(parts, levels, base=math.e):
 
 def at_level(xp, state, level, exp=None):
     """The same AccState seen from another level: (level, l·e^(m−level), acc·e^(m−level)); exp as for combine_acc."""
-    factor = (exp or xp.exp)(state.m - backends.filled(xp, level, level == float("-inf"), 0.0))
+    factor = (exp or xp.exp)(state.m - finite_level(xp, level))
     return AccState(level, factor * state.l, factor[..., None] * state.acc)

@@ -139,7 +139,8 @@ def online_as_printed_A_3_1_1(scores, v, exp=None):
     """
     xp = backends.array_namespace(scores=scores, v=v)
     exp = exp or xp.exp
-    m, l, o = scores[..., 0], xp.ones_like(scores[..., 0]), xp.zeros_like(scores[..., :1]) + v[0, :]
+    m = scores[..., 0]
+    l, o = xp.ones_like(m), xp.zeros_like(m)[..., None] + v[0, :]  # noqa: E741
     with backends.quiet():
         for j in range(1, scores.shape[-1]):
             new = xp.maximum(m, scores[..., j])
@@ -201,8 +202,9 @@ def algorithm_1_as_printed_B(q, k, v, block_m=64, block_n=64, visible=None, desc
     done = []
     with backends.quiet():
         for i in _spans(q, block_m):  # 3
-            m = xp.full((*q.shape[:-2], i.stop - i.start, 1), float("-inf"), dtype=q.dtype)  # 5
-            l, o = xp.zeros_like(m), xp.zeros_like(m) * v[..., :1, :]  # noqa: E741
+            rows = (*q.shape[:-2], i.stop - i.start)
+            m = xp.full((*rows, 1), float("-inf"), dtype=q.dtype)  # 5
+            l, o = xp.zeros_like(m), xp.zeros((*rows, v.shape[-1]), dtype=q.dtype)  # noqa: E741
             for j in columns:  # 6
                 s = _visible_scores(xp, q, k, i, j, visible)  # 8
                 new = xp.maximum(m, xp.max(s, axis=-1, keepdims=True))  # 9

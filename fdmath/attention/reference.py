@@ -136,10 +136,9 @@ def prepare(q, k, v, *, causal=False, scale=None, mask=None, out_dtype=None, sta
         raise ValueError(f"scale must be finite in {work}; got {scale!r}")
     out = names["q"] if out_dtype is None else backends.float_name(out_dtype, "out_dtype")
     stats = work if stats_dtype is None else backends.float_name(stats_dtype, "stats_dtype")
-    q_heads, kv_heads = (q.shape[-3], k.shape[-3]) if q.ndim > 2 else (1, 1)
     out_shape = (*q.shape[:-1], v.shape[-1])
     mask = check_mask(xp, mask, (*q.shape[:-1], k.shape[-2]))
-    group = q_heads // kv_heads if kv_heads else 1
+    group = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
     queries, q = q.shape[-2], backends.cast(q, work)
     folded = xp.reshape(q, (*k.shape[:-2], group * queries, q.shape[-1]))
     hides = bool(causal) and queries > 1  # aligned bottom-right, a single query sees every key

@@ -80,6 +80,13 @@ def test_F1_the_printed_program_is_nan_up_to_512_keys_with_its_defaults(lib):
             assert math.isnan(number(o)) == (tiles <= 2 * (count // 2) - 2)
 
 
+def test_A_3_1_3_deals_its_tiles_to_5_streams_in_turn(lib):
+    # ±2³⁰ cancel only where they meet alone, in stream 0: tiles 0 and 5 of five streams. A 1 beside them would be lost.
+    q, k, v = arrays(lib, np.zeros(8), [2.0**30, 1.0, 1.0, 1.0, 1.0, -(2.0**30), 0.0, 0.0])
+    assert number(multi_stream_as_printed_A_3_1_3(q, k, v, tile=1)) == 0.5
+    assert number(multi_stream_as_printed_A_3_1_3(q, k, v, tile=1, num_streams=4)) == 0.25
+
+
 @pytest.mark.parametrize("scores, right", [([-INF, 0.0], 7.0), ([0.0, -INF], 5.0)])
 def test_F2_a_tile_without_a_finite_score(lib, scores, right):
     q, k, v = arrays(lib, scores, [5.0, 7.0])
@@ -137,6 +144,12 @@ def test_F5b_1e_12_spoils_float64(lib):
     assert exact.verdict(LSEState(pairs(q, k, v, tile=4), state.lse), tuple(budget)) == "fail"
 
 
+def test_F5b_1e_12_is_added(lib):
+    # Three equal keys in tiles of 2 and 1: (2 + ε)/(3 + 2ε) is ε/9 below 2/3, far more than float64 rounds.
+    q, k, v = arrays(lib, np.zeros(3), [1.0, 1.0, 0.0], "float64")
+    assert number(pairs(q, k, v, tile=2)) < 2 / 3 - 100 * unit_roundoff("float64")
+
+
 def test_F6_no_keys(lib):
     q, k, v = (lib.array(np.ones((1, 2, rows, 3))) for rows in (2, 0, 0))
     for printed in (single_stream_as_printed_A_3_1_2, multi_stream_as_printed_A_3_1_3, lse_streams_as_printed_A_3_2_2):
@@ -175,6 +188,12 @@ def test_F8_the_scale_comes_from_the_head_dimension_of_q(lib):
         assert round(number(printed(q, k, v)), 4) == 0.7311  # and its own reference agrees with it
     for o in (single_stream_as_printed_A_3_1_2(q, k, v), ours(q, k, v)):
         assert abs(number(o) - right) <= 8 * unit_roundoff("float32")  # exp within κ = 4, a sum, a quotient, a product
+
+
+def test_F8_the_head_dimension_is_a_whole_quotient(lib):
+    q, k, v = arrays(lib, [0.0, 8.0], [0.0, 1.0])
+    for printed in (attention_as_printed_A_3_1_2, lse_streams_as_printed_A_3_2_2):
+        assert same(printed(q, k, v, d_model=7, num_heads=2), printed(q, k, v, d_model=3, num_heads=1))
 
 
 def test_F9_grouped_heads(lib):
@@ -325,3 +344,8 @@ def test_A14_the_bare_definition_is_right_until_it_overflows(lib, dtype, high, h
     assert printed([high, high], 0.25, 0.25) == (0.0, INF)  # each term is finite, their sum is not
     for lost in (higher, -800.0, -INF):
         assert math.isnan(printed([lost, lost], 2.0, 6.0)[0])
+
+
+def test_A14_the_bare_definition_of_a_batch(lib):
+    v = lib.array([[[0.0], [4.0], [8.0], [4.0]], [[1.0]] * 4])
+    assert holds(definition_as_printed_A_2_1_1(lib.array(np.zeros((2, 1, 4))), v)[0], [[[4.0]], [[1.0]]])

@@ -25,6 +25,7 @@ def test_a_level_lags_by_no_more_than_its_slack(lib):
     ):
         assert holds(lagging_levels(scores, slack), [first, [-INF, -INF, 7.0, 7.0, second], [-INF] * 5])
     assert holds(lagging_levels(scores[:, :0]), np.zeros((3, 0)))
+    assert holds(lagging_levels(scores[0], 1.0), [0.0, 2.0, 2.0, 2.0, 4.5])
 
 
 def test_the_pencil_example_is_exact_at_any_level(lib):
@@ -35,10 +36,16 @@ def test_the_pencil_example_is_exact_at_any_level(lib):
         assert holds(l, [8 * 2.0**-levels[-1]]) and holds(acc, [[20 * 2.0**-levels[-1]]])
 
 
+def test_one_part_alone_is_moved_to_its_level(lib):
+    part = partial_state(lib.array([[1.0, 1.0]]), lib.array([[3.0], [5.0]]), AccState)
+    m, l, acc = state_at_levels([part], lib.array([[3.0]]), base=2)
+    assert holds(m, [3.0]) and holds(l, [0.5]) and holds(acc, [[2.0]])
+
+
 def test_with_the_running_maximum_it_is_the_chain_of_merges(lib):
     rng = np.random.default_rng(11)
     scores = 5 * rng.standard_normal((2, 3, 9))
-    scores[0, 0], scores[1, :, 4] = -INF, -INF
+    scores[0, 0], scores[0, 1, :3], scores[1, :, 4] = -INF, -INF, -INF
     v = rng.standard_normal((2, 9, 2))
     v[1, 4] = NAN
     scores, v = lib.array(scores), lib.array(v)

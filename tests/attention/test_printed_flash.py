@@ -25,7 +25,7 @@ def right(state, call, block_n):
 @pytest.mark.parametrize("block_m, block_n", [(2, 3), (4, 4), (3, 2), (64, 64)])
 def test_algorithm_1_is_attention_unscaled(lib, block_m, block_n):
     # claims:B56, B57
-    call = plain(1, 7, 9)
+    call = plain(1, 7, 9, width=2, batch=(2,))
     assert right(printed.algorithm_1_as_printed_B(*call.arrays(lib, "float64"), block_m, block_n), call, block_n)
     scaled = Call(call.q, call.k, call.v)
     assert not right(printed.algorithm_1_as_printed_B(*call.arrays(lib, "float64"), block_m, block_n), scaled, block_n)
@@ -61,7 +61,7 @@ def backward_as_printed(lib, call, visible=None, lse=None, **options):
 
 def test_algorithm_2_never_stores_dq(lib):
     # F19, claims:B64
-    call = plain(3, 5, 7)
+    call = plain(3, 5, 7, batch=(2,))
     expected, (dq, dk, dv) = backward_as_printed(lib, call)
     assert not values(dq).any() and expected[0].any()
     budget = [2 * b for b in bounds(lib, call, np.ones(call.q.shape), None)]

@@ -80,6 +80,12 @@ def test_causal_is_aligned_at_the_bottom_right(lib):
     assert holds(causal(3, 3).o, [[1.0], [1.5], [2.0]])
 
 
+def test_causal_forms_no_mask_for_one_query_which_sees_every_key(lib):
+    q, k, v = random_call(3, (2, 1), 2, 5, 3).arrays(lib, "float32")
+    assert reference.prepare(q[:, :1], k, v, causal=True).visible(0, 5) is None
+    assert values(reference.prepare(q, k, v, causal=True).visible(0, 5))[0].tolist() == [True] * 4 + [False]
+
+
 def test_the_count_of_visible_keys_is_e_to_the_lse(lib):
     # faults:F9: with q = 0 every visible key weighs 1, so lse is log of their number and o their mean.
     call = random_call(4, (2, 1), 4, 6, 3, mask=random_mask(4, 2, 4, 6))
@@ -325,7 +331,7 @@ def test_bad_options_are_refused_by_name(lib, call_of):
         call_of(*arrays, mask=lib.array(np.ones(7)))
     with pytest.raises(TypeError, match=r"^mask must be a NumPy array or a torch tensor; got list$"):
         call_of(*arrays, mask=[[True] * 7])
-    for scale in (NAN, INF, -INF, np.float32(NAN)):
+    for scale in (NAN, INF, -INF, np.float32(NAN), 10**400):
         with pytest.raises(ValueError, match=r"^scale must be finite; got "):
             call_of(*arrays, scale=scale)
     for scale in ("0.5", [1.0], 1j, lib.array([1.0, 2.0])):
