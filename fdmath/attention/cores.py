@@ -207,7 +207,7 @@ def on_cores(task, items, workers):
     """
     queue = iter(items)
 
-    def work(_):
+    def work():
         desk = Desk()
         with backends.quiet():
             for item in queue:
@@ -215,13 +215,14 @@ def on_cores(task, items, workers):
 
     workers = min(workers, len(items))
     if workers <= 1:
-        work(0)
+        work()
         return
     with ThreadPoolExecutor(workers) as pool:
+        begun = []
         try:
-            done = [pool.submit(work, i) for i in range(workers)]
-        except RuntimeError:  # no new threads while Python ends
-            work(0)
-            return
-        for each in done:
+            for _ in range(workers):
+                begun.append(pool.submit(work))
+        except RuntimeError:  # no new threads while Python ends, or no more of them
+            work()
+        for each in begun:
             each.result()

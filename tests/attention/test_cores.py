@@ -1,5 +1,6 @@
 """The states of tiles in place: cut into blocks, shared by threads, converted in parts, never copied whole."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -181,6 +183,31 @@ def test_what_a_task_raises_is_raised_and_every_item_is_done_once():
     with pytest.raises(ZeroDivisionError):
         on_cores(lambda desk, item: 1 // item, [1, 0], 2)
     on_cores(task, [], 2)
+
+
+@pytest.mark.parametrize("possible", [0, 1])
+def test_where_no_more_threads_begin_the_caller_works_and_no_error_is_lost(monkeypatch, possible):
+    class Pool(ThreadPoolExecutor):
+        left = possible
+
+        def submit(self, *task):
+            if self.left == 0:
+                raise RuntimeError("can't start new thread")
+            self.left -= 1
+            return super().submit(*task)
+
+    def task(desk, item):
+        seen.append(item)
+        if threading.get_ident() != caller:
+            other_has_begun.set()
+            raise ZeroDivisionError
+        assert possible == 0 or other_has_begun.wait(timeout=20)
+
+    monkeypatch.setattr(cores, "ThreadPoolExecutor", Pool)
+    seen, caller, other_has_begun = [], threading.get_ident(), threading.Event()
+    with pytest.raises(ZeroDivisionError) if possible else contextlib.nullcontext():
+        on_cores(task, [0, 1, 2], 3)
+    assert sorted(seen) == [0, 1, 2]
 
 
 def test_a_desk_keeps_its_memory_and_converts_only_what_it_must():
