@@ -44,6 +44,7 @@ def test_1c_of_the_pencil_example_is_exact(lib):
     for n, (m, l, o) in enumerate([(0, 1, 2), (0, 2, 4), (1, 2, 2), (2, 2, 2.5)], start=1):
         state = online_as_printed_A_3_1_1(scores[:, :n], v[:n], exp=base_2)
         assert all(map(holds, state, ([m], [l], [[o]])))
+    assert all(map(holds, online_as_printed_A_3_1_1(scores[0], v, exp=base_2), (2, 2, [2.5])))  # a row alone
 
 
 def test_1c_is_right_within_the_bound_of_the_chain(lib):
