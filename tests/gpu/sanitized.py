@@ -3,10 +3,10 @@
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python -m tests.gpu.sanitized
 
 and the same with `--tool racecheck` and `--tool initcheck`. Without torch's cache each tensor is an allocation of its
-own, so that a read beyond one is seen. A first run without the sanitizer compiles the kernels. No result is judged.
+own, so that a read beyond one is seen. A first run without the sanitizer compiles the kernels.
 Words name parts of it, PARTS. `controls` are kernels so small that what is reported of them is the tool's or Triton's:
 initcheck does not see what a tensor descriptor writes, and racecheck reports as races how Triton starts the partitions
-of a specialised kernel and how one waits for another.
+of a specialised kernel (docs/decisions.md). They alone look at their results.
 """
 
 import itertools

@@ -129,9 +129,10 @@ def over_group(x, call):
 @contextlib.contextmanager
 def empty_is_nan():
     """Within it torch.empty gives NaN, so that a number that a kernel does not write is seen."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         assert torch.empty(3).isnan().all()
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
