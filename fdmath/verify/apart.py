@@ -44,28 +44,34 @@ def verify_apart(make, laws=None, cases=CASES, *, seed=0, told=None, seconds=SEC
     guard: `worker.Here` to stay in this process. Raises ValueError for a name that is no law, Trouble where the subject
     cannot be made.
     """
-    chosen = laws_named(laws)
+    laws_named(laws)  # before a process is begun
     with guard(make, seconds) as worker:
-        subject = worker.run(f"{HERE}:seen")
-        notes, contradictions, trouble = [], [], ""
-        try:
-            found, trouble = worker.run(f"{HERE}:suited", told)
-            notes += _taken(worker, found)
-            if told is not None and not trouble:
-                lines, contradictions = _probed(worker, told, subject)
-                notes += filter(None, lines)
-        except Trouble as error:
-            trouble = str(error)
-        subject = replace(subject, **worker.declared)
-        cells = {}
-        for law in chosen:
-            if progress is not None:
-                progress(law, subject)
-            cells[law.name] = _asked(worker, law, subject, trouble, cases, seed)
-        try:
-            cells = worker.run("fdmath.verify.explain:explained", cells, seed, cases)
-        except Trouble as error:  # what breaks a law may hang or die under another declaration
-            notes.append(f"not explained: {error}")
+        return verify_by(worker, laws, cases, seed=seed, told=told, progress=progress, replay=replay)
+
+
+def verify_by(worker, laws=None, cases=CASES, *, seed=0, told=None, progress=None, replay=None):
+    """The Report of the subject that a worker keeps; otherwise as `verify_apart`."""
+    chosen = laws_named(laws)
+    subject = worker.run(f"{HERE}:seen")
+    notes, contradictions, trouble = [], [], ""
+    try:
+        found, trouble = worker.run(f"{HERE}:suited", told)
+        notes += _taken(worker, found)
+        if told is not None and not trouble:
+            lines, contradictions = _probed(worker, told, subject)
+            notes += filter(None, lines)
+    except Trouble as error:
+        trouble = str(error)
+    subject = replace(subject, **worker.declared)
+    cells = {}
+    for law in chosen:
+        if progress is not None:
+            progress(law, subject)
+        cells[law.name] = _asked(worker, law, subject, trouble, cases, seed)
+    try:
+        cells = worker.run("fdmath.verify.explain:explained", cells, seed, cases)
+    except Trouble as error:  # what breaks a law may hang or die under another declaration
+        notes.append(f"not explained: {error}")
     return Report(chosen, [subject], {(law, subject.name): cell for law, cell in cells.items()}, replay=replay,
                   notes={subject.name: notes}, contradictions=[f"{subject.name}: {text}" for text in contradictions])
 
@@ -237,4 +243,4 @@ def asked(subject, name, cases, seed, patience=math.inf):
     return ask(LAWS[name], subject, cases, seed=seed, seconds=patience)
 
 
-__all__ = ["CONVENTIONS", "contract_in", "elsewhere", "seen", "suited", "verify_apart"]
+__all__ = ["CONVENTIONS", "contract_in", "elsewhere", "seen", "suited", "verify_apart", "verify_by"]

@@ -21,14 +21,14 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from fdmath.algebra.state import AccState, LSEState, MLOState
 from fdmath.verify import reference
-from fdmath.verify.apart import verify_apart
+from fdmath.verify.apart import verify_apart, verify_by
 from fdmath.verify.judge import CASES, ask, laws_named, verify
 from fdmath.verify.laws import LAWS
 from fdmath.verify.progress import Bar
 from fdmath.verify.report import Report
 from fdmath.verify.subject import ROLES, Subject
 from fdmath.verify.subjects import all_subjects
-from fdmath.verify.worker import SECONDS, Here, Trouble, Worker
+from fdmath.verify.worker import PATIENCE, SECONDS, Here, Trouble, Worker
 
 INSTALLED = "fdmath.verify.installed"
 THOROUGH = 1000
@@ -44,7 +44,7 @@ def parser():
                     "Without a target: the matrix law x subject of fdmath's own functions.",
         epilog="Conventions that are not declared are found from what the function returns, and said;\n"
                "a declaration that its results contradict is a failure.\n"
-               "exit code: 0 all laws hold, 1 a law is broken, 2 it could not run")
+               "exit code: 0 all laws hold, 1 a law is broken, 2 it (or some of what is installed) could not run")
     p.add_argument("target", nargs="?", help="package.module:function, importable from here")
     add_declarations(p)
     add_limits(p)
@@ -59,7 +59,9 @@ def parser():
     p.add_argument("--in-process", action="store_true", help="judge a target in this process, for a debugger; no limit")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for fdmath's own matrix")
     p.add_argument("--json", metavar="FILE", help="write the report as JSON too")
-    p.add_argument("--installed", action="store_true", help="judge what is installed of other packages")
+    p.add_argument("--installed", action="store_true",
+                   help="judge what is installed of other packages: all, or the one that the target names (a wrong "
+                        "name lists all)")
     return p
 
 
@@ -201,30 +203,52 @@ def replay(words, law, subject):
 
 
 def installed(args, words):
-    """The Report of what is installed of other packages, each in a process of its own; what is missing is said.
+    """The Report of what is installed of other packages, each in a process of its own, tried there with one call.
 
-    A target is then the name of one of these subjects.
+    What cannot run, what is not for the device and what is not installed are said apart. A target is then the name of
+    one of these subjects.
     """
     ours = importlib.import_module(INSTALLED)
     device = args.device or "cpu"
-    expected = ours.expected(device)
-    names = [args.target] if args.target else [s.name for s in ours.installed_subjects(device)]
-    reports = []
+    expected, elsewhere, unable, reports = ours.expected(device), ours.elsewhere(device), {}, []
+    names = ours.here(device, args.target)
     with Bar(len(names) * len(laws_named(args.laws))) as bar:
         for name in names:
-            make = partial(ours.installed_subject, name, device)
-            reports.append(verify_apart(make, args.laws, args.cases, seed=args.seed, told=(),
-                                        seconds=args.limit, progress=bar.step, replay=partial(replay, words)))
+            with Worker(partial(ours.installed_subject, name, device), args.limit) as worker:
+                try:
+                    if reason := worker.run(f"{INSTALLED}:tried"):
+                        elsewhere[name] = reason
+                        continue
+                    report = verify_by(worker, args.laws, args.cases, seed=args.seed, told=(), progress=bar.step)
+                except Trouble as error:
+                    unable[name] = str(error).split("\n")[0]
+                    continue
+                report.contradictions += _unaccepted(worker, args, name, ours.to_ask_with_keys(report, expected))
+                reports.append(report)
     report = Report(laws_named(args.laws), [s for r in reports for s in r.subjects],
                     {key: cell for r in reports for key, cell in r.cells.items()},
-                    notes={name: lines for r in reports for name, lines in r.notes.items()},
+                    notes={name: lines for r in reports for name, lines in r.notes.items()}, unable=unable,
                     accepted={(law, name): reason for (name, law), reason in expected.items()},
                     replay=partial(replay, words))
     report.contradictions += [text for r in reports for text in r.contradictions]
     report.contradictions += ours.surprises(report, expected)
-    absent = ours.missing(device)
-    report.notes["not installed"] = [f"{len(absent)} not installed", *(f"{n}: {why}" for n, why in absent.items())]
+    for title, reasons in ((f"not for {device}", elsewhere), ("not installed", ours.missing(device))):
+        report.notes[title] = [f"{len(reasons)} {title}", *(f"{n}: {why}" for n, why in reasons.items())]
     return report
+
+
+def _unaccepted(worker, args, name, laws):
+    """A sentence for each of the laws that breaks in rows with keys too, for which it is not accepted."""
+    found = []
+    for law in laws:
+        try:
+            cell = worker.run(f"{INSTALLED}:asked_with_keys", law, args.cases, args.seed, PATIENCE * args.limit)
+            verdict, shown = cell.verdict, cell.counterexample
+        except Trouble as error:
+            verdict, shown = "not run", str(error)
+        if verdict != "pass":
+            found.append(f"{name}: {law}: {verdict} in rows with keys, accepted in rows without keys alone\n{shown}")
+    return found
 
 
 def declared_subject(args):

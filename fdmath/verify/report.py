@@ -46,15 +46,16 @@ class Report:
     """The cells of a run, keyed (law, subject), in the order of the laws and subjects.
 
     notes: by the name of a subject, lines on how it was taken and what a probe found. contradictions: sentences, each a
-    declaration that a probe contradicts, or another failure that is no cell. accepted: by (law, subject) the reason
-    why a broken law is accepted. replay: a function of (law's name, subject) that gives the line
-    which asks it again.
+    declaration that a probe contradicts, or another failure that is no cell. unable: by name the reason why what should
+    have been a subject cannot run. accepted: by (law, subject) the reason why a broken law is accepted. replay: a
+    function of (law's name, subject) that gives the line which asks it again.
     """
 
-    def __init__(self, laws, subjects, cells, *, notes=None, contradictions=(), accepted=None, replay=None):
+    def __init__(self, laws, subjects, cells, *, notes=None, contradictions=(), unable=None, accepted=None,
+                 replay=None):
         self.laws, self.subjects, self.cells = list(laws), list(subjects), dict(cells)
         self.notes, self.contradictions = dict(notes or {}), list(contradictions)
-        self.accepted, self.replay = dict(accepted or {}), replay
+        self.unable, self.accepted, self.replay = dict(unable or {}), dict(accepted or {}), replay
 
     @property
     def exit_code(self):
@@ -64,7 +65,7 @@ class Report:
             return 1
         complete = all((law.name, s.name) in self.cells for law in self.laws for s in self.subjects)
         asked = any(cell.verdict != "n/a" for cell in self.cells.values())
-        return 0 if complete and asked and not {"not run", "undecided"} & set(verdicts) else 2
+        return 0 if complete and asked and not self.unable and not {"not run", "undecided"} & set(verdicts) else 2
 
     def counts(self):
         """How many cells have each verdict, "missing" among them."""
@@ -180,10 +181,14 @@ class Report:
         rows = [{"law": law, "subject": subject, "accepted": self.accepted.get((law, subject), ""), **_record(cell)}
                 for (law, subject), cell in self.cells.items()]
         return json.dumps({"schema": 1, "exit_code": self.exit_code, "counts": self.counts(), "notes": self.notes,
-                           "contradictions": self.contradictions, "cells": rows}, indent=1, default=str)
+                           "contradictions": self.contradictions, "unable": self.unable, "cells": rows},
+                          indent=1, default=str)
 
     def __str__(self):
         found = [f"{name}:\n" + _indented("\n".join(lines)) for name, lines in self.notes.items() if lines]
+        if self.unable:
+            lines = "\n".join(f"{name}: {why}" for name, why in self.unable.items())
+            found.append(f"installed, but cannot run here:\n{_indented(lines)}")
         return "\n\n".join(part for part in (*found, self.matrix(), self.proofs(), self.failures()) if part)
 
 

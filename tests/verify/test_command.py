@@ -5,16 +5,15 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
 
 from fdmath.verify import Subject, command, subjects
-from fdmath.verify.apart import verify_apart
 from fdmath.verify.command import declared_in, declared_subject, joined, main, own_matrix, parser, replay
+from fdmath.verify.report import Cell
 from fdmath.verify.worker import Here
-from tests.verify import badly_behaved
+from tests.verify import badly_behaved, fake_installed
 
 MINE = '''
 import numpy as np
@@ -216,44 +215,70 @@ def test_how_much_is_asked_is_said_at_once_and_the_formats_at_the_end(here, caps
     assert err.startswith("mine:unguarded: laws to ask: 1, each on 5 inputs") and "inputs in float32" in out
 
 
-class Fake:
-    """A stand-in of fdmath.verify.installed with one right merge and one that keeps no inputs, as it is expected to."""
-
-    @staticmethod
-    def expected(device):
-        return {("overwrites", "inputs kept"): "known since 1.2"} if device == "cpu" else {}
-
-    @staticmethod
-    def installed_subjects(device):
-        return [badly_behaved.made("right"), badly_behaved.made("overwrites")]
-
-    @staticmethod
-    def installed_subject(name, device):
-        return badly_behaved.made(name)
-
-    @staticmethod
-    def missing(device):
-        return {"other": "not installed"}
-
-    @staticmethod
-    def surprises(report, expected):
-        if not expected:
-            return ["nothing is expected here"]
-        return [] if report.cells["inputs kept", "overwrites"].verdict == "fail" else ["it keeps its inputs now"]
+@pytest.fixture
+def fakes(monkeypatch):
+    """The stand-in of what is installed, in this process."""
+    monkeypatch.setattr(command, "INSTALLED", fake_installed.__name__)
+    monkeypatch.setattr(command, "Worker", Here)
 
 
-def test_what_is_installed_is_judged_beside_what_is_expected(monkeypatch, capsys):
-    monkeypatch.setattr(command, "verify_apart", partial(verify_apart, guard=Here))
-    monkeypatch.setitem(sys.modules, command.INSTALLED, Fake)
+def test_what_is_installed_is_judged_beside_what_is_expected(fakes, monkeypatch, capsys):
     assert main(["--installed", "--only", "inputs kept", "--cases", "5"]) == 0
     out = capsys.readouterr().out
-    assert "1 not installed" in out and "other: not installed" in out and "accepted: known since 1.2" in out
+    assert "not installed:\n  1 not installed\n  other: other is not installed" in out
+    assert "not for cpu:\n  1 not for cpu\n  far: runs on mars alone" in out and "cannot run here" not in out
+    assert "accepted: known since 1.2" in out
     assert 'replay: fdmath verify overwrites --installed --cases 5 --only "inputs kept"' in out
     monkeypatch.setattr(badly_behaved, "overwrites", badly_behaved.right)
     assert main(["overwrites", "--installed", "--only", "inputs kept", "--cases", "5"]) == 1
     assert "contradicted: it keeps its inputs now" in capsys.readouterr().out
     assert main(["right", "--installed", "--device", "cuda", "--only", "inputs kept", "--cases", "5"]) == 1
     assert "contradicted: nothing is expected here" in capsys.readouterr().out
+
+
+def test_what_dies_hangs_or_raises_in_its_first_call_ends_nothing_but_its_own_process(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "INSTALLED", fake_installed.__name__)
+    monkeypatch.setattr(fake_installed, "here", lambda *_: ["dies", "hangs", "raises", "not_made", "right"])
+    words = ["--installed", "--only", "shift", "--cases", "2", "--limit", "3", "--json", str(tmp_path / "out.json")]
+    assert main(words) == 2
+    out = capsys.readouterr().out
+    assert ("installed, but cannot run here:\n  dies: its process died: exit code 3, in a call of fn\n"
+            "  hangs: hung: no answer within 3 s, in a call of fn\n"
+            "  raises: cannot run an ordinary call: RuntimeError: no kernel\n"
+            "  not_made: ImportError: no module named mykernel\n\n") in out
+    assert "1 = right" in out and "1 not installed" in out
+    told = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert told["exit_code"] == 2 and list(told["unable"]) == ["dies", "hangs", "raises", "not_made"]
+
+
+def test_a_broken_law_outweighs_what_cannot_run(fakes, monkeypatch):
+    monkeypatch.setattr(fake_installed, "here", lambda *_: ["raises", "overwrites"])
+    words = ["--installed", "--only", "inputs kept", "--cases", "5"]
+    assert main(words) == 2
+    monkeypatch.setattr(fake_installed, "expected", lambda device: {("overwrites", "shift"): "no such law is asked"})
+    monkeypatch.setattr(fake_installed, "surprises", lambda *_: [])
+    assert main(words) == 1
+
+
+def test_what_sees_no_device_is_neither_missing_nor_unable(fakes, monkeypatch, capsys):
+    monkeypatch.setattr(fake_installed, "here", lambda *_: ["sees_none", "right"])
+    assert main(["--installed", "--only", "shift", "--cases", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "2 not for cpu\n  far: runs on mars alone\n  sees_none: it sees no device" in out
+    assert "cannot run here" not in out
+
+
+@pytest.mark.parametrize("verdict", ["fail", "undecided", "not run"])
+def test_a_line_that_blames_rows_without_keys_is_held_to_it(fakes, monkeypatch, capsys, verdict):
+    monkeypatch.setattr(fake_installed, "WITH_KEYS", Cell(verdict, "budget"))
+    assert main(["overwrites", "--installed", "--only", "inputs kept", "--cases", "5"]) == 1
+    assert (f"contradicted: overwrites: inputs kept: {verdict} in rows with keys, accepted in rows without keys alone\n"
+            "inputs kept of overwrites, 5 cases") in capsys.readouterr().out
+
+
+def test_a_wrong_name_lists_what_can_be_asked(capsys):
+    assert main(["torch maths", "--installed"]) == 2
+    assert "name must be one of torch flash, CPU, attention, " in capsys.readouterr().err
 
 
 def test_an_expectation_of_no_device_is_refused(capsys):

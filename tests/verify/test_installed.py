@@ -15,17 +15,21 @@ from fdmath.verify.installed import (
     ADAPTERS,
     adapter,
     as_found,
+    asked_with_keys,
+    elsewhere,
     expected,
+    here,
     installed_subject,
-    installed_subjects,
     missing,
+    to_ask_with_keys,
+    tried,
 )
 from fdmath.verify.installed.adapter import DEVICES, FLUSHED
 from fdmath.verify.installed.expectations import read, surprises
-from fdmath.verify.judge import verify
+from fdmath.verify.judge import ask, verify
 from fdmath.verify.laws import LAWS
 from fdmath.verify.report import Cell, Report
-from fdmath.verify.subject import Subject
+from fdmath.verify.subject import Subject, SubjectError
 from tests.verify import fake_packages
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -61,48 +65,89 @@ def test_the_declarations_of_every_adapter_make_a_subject():
         assert not {"log_base", "empty", "lse_layout", "causal", "heads", "scale"} & set(one.declared)  # the probe's
 
 
-def test_what_is_not_here_is_said_and_the_rest_is_asked(monkeypatch):
-    for name in [n for n, one in ADAPTERS.items() if one.package == "transformers"]:
-        monkeypatch.delitem(ADAPTERS, name)  # seconds to import
-    absent = missing()
-    assert {s.name for s in installed_subjects()} == set(ADAPTERS) - set(absent)
-    assert absent["torch flash, CUDA"] == "runs on cuda alone"
-    with pytest.raises(ValueError, match="vLLM merge_attn_states: runs on cuda alone"):
-        installed_subject("vLLM merge_attn_states")
-    with pytest.raises(ValueError, match="name must be one of torch flash"):
-        installed_subject("vllm")
+def test_every_adapter_is_here_or_missing_or_elsewhere():
+    known = [here(), missing(), elsewhere()]
+    assert sorted(name for names in known for name in names) == sorted(ADAPTERS)
+    assert elsewhere()["torch flash, CUDA"] == "runs on cuda alone"
+    for refused in (here, lambda device, name: installed_subject(name, device)):
+        with pytest.raises(ValueError, match="vLLM merge_attn_states: runs on cuda alone"):
+            refused("cpu", "vLLM merge_attn_states")
+        with pytest.raises(ValueError, match="name must be one of torch flash"):
+            refused("cpu", "vllm")
+    assert here("cpu", "fdmath, decode") == ["fdmath, decode"] or "fdmath, decode" in missing()
 
 
-def test_a_package_that_is_not_there_or_breaks_is_a_reason(monkeypatch):
-    absent = adapter.Adapter("a", "merge", "vllm_ops:merge", "no_such_package")
-    assert absent.why_not("cpu") == "no_such_package is not installed"
-    monkeypatch.setattr(adapter.backends, "load", lambda path: 1 / 0)
-    broken = adapter.Adapter("b", "merge", "vllm_ops:merge", "numpy", library="numpy")
-    assert broken.why_not("cpu") == "could not be imported: ZeroDivisionError: division by zero"
+def test_what_is_not_installed_is_told_from_what_is_for_another_device():
+    absent = adapter.Adapter("a", "merge", "vllm_ops:merge", "no_such_package", ("cuda",))
+    assert absent.not_installed() == "no_such_package is not installed"
+    assert absent.elsewhere("cuda") == "" and absent.elsewhere("cpu") == "runs on cuda alone"
 
 
-def of_function(monkeypatch, fn, role="attention", package="numpy", **options):
-    """An Adapter of a function that stands where a package's would, on NumPy arrays."""
-    monkeypatch.setattr(adapter.backends, "load", lambda path: fn)
-    return adapter.Adapter("stand-in", role, "some_ops:fn", package, library="numpy", **options)
+@needs_torch
+@pytest.mark.parametrize("there", [True, False])
+def test_without_a_cuda_device_nothing_of_torch_is_for_cuda(monkeypatch, there):
+    monkeypatch.setattr(importlib.import_module("torch").cuda, "is_available", lambda: there)
+    told = elsewhere("cuda")
+    assert (told.get("torch flash, CUDA"), told.get("torch math, decode")) == (
+        (None, None) if there else ("torch sees no CUDA device",) * 2)
 
 
-def test_what_cannot_run_an_ordinary_call_is_missing_unless_it_is_ours(monkeypatch):
+def of_function(fn, role="attention"):
+    """A Subject of a function that stands where a package's would, on NumPy arrays."""
+    return Subject("stand-in", role, fn)
+
+
+def test_what_an_ordinary_call_raises_is_said_in_a_line():
     def unbuilt(*args):
         raise NotImplementedError("No operator found\n    query: shape=(1, 64, 1, 64)")
 
-    said = "cannot run an ordinary call: NotImplementedError: No operator found"
-    assert of_function(monkeypatch, unbuilt).why_not("cpu") == said
-    assert of_function(monkeypatch, unbuilt, package=adapter.OWN).why_not("cpu") == ""
+    with pytest.raises(SubjectError) as told:
+        tried(of_function(unbuilt))
+    assert str(told.value) == "cannot run an ordinary call: NotImplementedError: No operator found"
 
 
-def test_what_breaks_in_other_calls_alone_is_asked(monkeypatch):
+def test_a_package_that_sees_no_device_is_told_from_one_that_breaks():
+    def far(*args):
+        raise adapter.NoDevice("none is seen")
+
+    assert tried(of_function(far)) == "none is seen"
+
+
+def test_what_breaks_in_other_calls_alone_is_asked():
     def particular(q, k, v, causal):
         if causal or k.shape != (1, 1, 64, 64) or q.shape[-2:] != (64, 64):
             raise RuntimeError("not taken")
         return "no state at all"
 
-    assert of_function(monkeypatch, particular).why_not("cpu") == ""
+    assert tried(of_function(particular)) == ""
+
+
+def test_a_function_of_numpys_arrays_is_told_the_device(monkeypatch):
+    monkeypatch.setattr(adapter.backends, "load", lambda path: lambda *args, device: device)
+    one = adapter.Adapter("stand-in", "attention", "some_ops:fn", "numpy", library="numpy")
+    assert [one.subject(device).fn(1, 2, 3, False) for device in DEVICES] == list(DEVICES)
+
+
+def test_jax_calculates_on_the_device_that_was_asked_for(monkeypatch):
+    jax = pytest.importorskip("jax")
+    attend, used = jax.nn.dot_product_attention, []
+    monkeypatch.setattr(jax.nn, "dot_product_attention",
+                        lambda q, *args, **more: used.append(q.device.platform) or attend(q, *args, **more))
+    for name in ("JAX, attention", "JAX, decode"):
+        assert tried(ADAPTERS[name].subject("cpu")) == ""
+        monkeypatch.setattr(jax, "devices", none_but_a_cpu(jax.devices))
+        assert tried(ADAPTERS[name].subject("cuda")).startswith("jax sees no device cuda")
+    assert used == ["cpu", "cpu"]
+
+
+def none_but_a_cpu(devices):
+    """jax.devices of a machine without a GPU."""
+    def asked(kind):
+        if kind != "cpu":
+            raise RuntimeError(f"Unknown backend {kind}")
+        return devices(kind)
+
+    return asked
 
 
 @pytest.mark.parametrize("role", CALLS)
@@ -118,8 +163,8 @@ def test_an_ordinary_call_is_one_of_its_role_in_the_first_format_declared(role, 
 
 def test_what_a_gpu_raises_only_when_its_results_are_read_counts(monkeypatch):
     monkeypatch.setattr(adapter, "to_numpy", lambda x: 1 / 0)
-    reason = of_function(monkeypatch, lambda q, k, v, causal: (q, q[..., 0])).why_not("cpu")
-    assert reason == "cannot run an ordinary call: ZeroDivisionError: division by zero"
+    with pytest.raises(SubjectError, match="cannot run an ordinary call: ZeroDivisionError: division by zero"):
+        tried(of_function(lambda q, k, v, causal: (q, q[..., 0])))
 
 
 # -- expectations -------------------------------------------------------------------------------------
@@ -183,6 +228,48 @@ def test_expectations_are_strict_both_ways(verdict, expected, surprising):
 
 def test_a_law_that_was_left_out_is_no_surprise():
     assert surprises(report_of(empty="pass"), {("s", "anchor"): "known", ("other", "empty"): "known"}) == []
+
+
+def test_only_what_is_blamed_on_rows_without_keys_is_asked_again():
+    reason = "a row without keys returns lse = 0"
+    report = report_of(anchor="fail", shift="pass", empty="fail", counting="fail")
+    known = {("s", "anchor"): reason, ("s", "shift"): reason, ("s", "empty"): reason, ("s", "counting"): "known",
+             ("s", "wide heads"): reason, ("other", "anchor"): reason}
+    assert to_ask_with_keys(report, known) == ["anchor"]
+
+
+def decode_by_definition(fault):
+    """The Subject of a decode by definition whose lengths a fault changes, and which gives a row without keys lse 0."""
+    right = subjects.decode()
+
+    def decode(q, k, v, seq_lens, num_splits):
+        o, lse = right(q, k, v, fault(seq_lens, k), num_splits)
+        return o, np.where(np.isneginf(lse), 0, lse).astype(lse.dtype)
+
+    return Subject("s", "decode", decode)
+
+
+def one_too_few(seq_lens, k):
+    """Lengths without the last key of sequences that are not full."""
+    return np.where((seq_lens < k.shape[-2]) & (seq_lens > 1), seq_lens - 1, seq_lens)
+
+
+@pytest.mark.parametrize("law", ["anchor", "counting", "grouped heads", "partition independence"])
+def test_a_fault_behind_an_accepted_line_is_found_in_rows_with_keys(law):
+    for fault, verdict in ((lambda lens, k: lens, "pass"), (one_too_few, "fail")):
+        subject = decode_by_definition(fault)
+        assert ask(LAWS[law], subject, 50).verdict == "fail"  # what the line accepts
+        assert asked_with_keys(subject, law, 50, 0, 60.0).verdict == verdict
+
+
+def test_rows_of_more_queries_than_keys_are_rows_without_keys():
+    def mean_of_all(q, k, v, causal):
+        o, lse = subjects.defined(q, k, v, causal)
+        return np.where(np.isneginf(lse)[..., None], 1, o).astype(o.dtype), lse
+
+    subject = Subject("s", "attention", mean_of_all)
+    assert ask(LAWS["convexity"], subject, 50).verdict == "fail"
+    assert asked_with_keys(subject, "convexity", 50, 0, 60.0).verdict == "pass"
 
 
 # -- on this machine ------------------------------------------------------------------------------------

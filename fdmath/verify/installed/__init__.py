@@ -1,16 +1,19 @@
 """Subjects of what people have installed: attention, decode and merges of other packages, found and judged as they are.
 
-Nothing is imported until a subject is asked for; what is not installed is said by `missing`, and counted apart. An
-adapter gives a call the shapes and layouts that its package takes, and declares what no output can tell. Conventions,
-the base of lse, its layout, causal alignment, are what the probe finds (`as_found`). What a package is known to do
-otherwise stands in expectations.toml (`expected`), a reason a line, and strictly: a law that holds against its line is
-a surprise (`surprises`) just as one that breaks without a line.
+Nothing is imported until a subject is asked for. What is not for a device is said by `elsewhere`, what is not installed
+by `missing`; what is installed (`here`) may still be unable to run, as a call shows (`tried`). An adapter gives a call
+the shapes and layouts that its package takes, and declares what no output can tell. Conventions, the base of lse, its
+layout, causal alignment, are what the probe finds (`as_found`). What a package is known to do otherwise stands in
+expectations.toml (`expected`), a reason a line, and strictly: a law that holds against its line is
+a surprise (`surprises`) just as one that breaks without a line, and a line that blames rows without keys is asked
+again where there are none (`to_ask_with_keys`).
 """
 
 from dataclasses import replace
 
 from fdmath import _backends as backends
-from fdmath.verify.installed.expectations import read, surprises
+from fdmath.verify.installed.adapter import tried
+from fdmath.verify.installed.expectations import asked_with_keys, read, surprises, to_ask_with_keys
 from fdmath.verify.installed.table import ADAPTERS
 
 
@@ -19,24 +22,39 @@ def expected(device="cpu"):
     return read(device=device)
 
 
-def installed_subjects(device="cpu"):
-    """The Subjects of all that can be had on the device ("cpu", "cuda"), by the house's conventions."""
-    return [adapter.subject(device) for adapter in ADAPTERS.values() if not adapter.why_not(device)]
+def here(device="cpu", name=None):
+    """The names of what is installed for the device ("cpu", "cuda"), or the one given; ValueError where it is not.
+
+    Nothing but torch is imported: that it runs is for `tried` to see.
+    """
+    if name is None:
+        return [n for n in ADAPTERS if n not in elsewhere(device) and n not in missing(device)]
+    if name not in ADAPTERS:
+        raise ValueError(f"name must be one of {', '.join(ADAPTERS)}; got {name!r}")
+    if reason := {**elsewhere(device), **missing(device)}.get(name):
+        raise ValueError(f"{name}: {reason}")
+    return [name]
 
 
 def installed_subject(name, device="cpu"):
-    """The Subject of one adapter; ValueError for a name that is none, or that cannot be had on the device."""
-    if name not in ADAPTERS:
-        raise ValueError(f"name must be one of {', '.join(ADAPTERS)}; got {name!r}")
-    if reason := ADAPTERS[name].why_not(device):
-        raise ValueError(f"{name}: {reason}")
+    """The Subject of one adapter, its package imported now; ValueError for a name that `here` refuses."""
+    here(device, name)
     return ADAPTERS[name].subject(device)
 
 
+def elsewhere(device="cpu"):
+    """The dict name → reason of what is not for the device."""
+    return _reasons(lambda adapter: adapter.elsewhere(device))
+
+
 def missing(device="cpu"):
-    """The dict name → reason of what cannot be had on the device."""
-    reasons = {adapter.name: adapter.why_not(device) for adapter in ADAPTERS.values()}
-    return {name: reason for name, reason in reasons.items() if reason}
+    """The dict name → reason of what would be for the device and is not installed."""
+    return _reasons(lambda adapter: "" if adapter.elsewhere(device) else adapter.not_installed())
+
+
+def _reasons(why):
+    """The dict name → why(adapter) of the adapters where that is no empty text."""
+    return {name: reason for name, adapter in ADAPTERS.items() if (reason := why(adapter))}
 
 
 def as_found(subject, contract=None):
@@ -46,4 +64,5 @@ def as_found(subject, contract=None):
     return replace(subject, **contract.declarations())
 
 
-__all__ = ["ADAPTERS", "as_found", "expected", "installed_subject", "installed_subjects", "missing", "surprises"]
+__all__ = ["ADAPTERS", "as_found", "asked_with_keys", "elsewhere", "expected", "here", "installed_subject", "missing",
+           "surprises", "to_ask_with_keys", "tried"]

@@ -1,12 +1,20 @@
 """The departures that are known and accepted, a line each, and what a report shows beside them."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fdmath.verify.installed.adapter import DEVICES
+from fdmath.verify.judge import ask
 from fdmath.verify.laws import LAWS
 
 FILE = Path(__file__).with_name("expectations.toml")
+WITHOUT_KEYS = "a row without keys"
+"""How a reason begins that says that a law breaks in such rows alone."""
+MAKE_THEM = ("closure", "empty", "empty rows")
+"""The laws that make such rows (or parts) of every case: they have no case without them."""
 
 
 def read(path=FILE, device="cpu"):
@@ -57,3 +65,20 @@ def surprises(report, expected):
             elif reason is not None and verdict != "fail":
                 found.append(f"{subject.name}: {law}: {verdict}, though it is expected to break ({reason})")
     return found
+
+
+def to_ask_with_keys(report, expected):
+    """The names of the laws that break, accepted for rows without keys alone: to be asked again where all have some."""
+    return [law for (name, law), reason in expected.items()
+            if reason.startswith(WITHOUT_KEYS) and law not in MAKE_THEM
+            and (law, name) in report.cells and report.cells[law, name].verdict == "fail"]
+
+
+def asked_with_keys(subject, name, cases, seed, seconds):
+    """The Cell of the law `name` on the drawn cases of a call in which every row sees a key."""
+    law = LAWS[name]
+
+    def with_keys(of, large=False):
+        return law.strategy(of, large=large).filter(lambda case: bool(np.all(np.any(case.visible(of), axis=-1))))
+
+    return ask(replace(law, strategy=with_keys), subject, cases, seed=seed, seconds=seconds)

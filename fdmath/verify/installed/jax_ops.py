@@ -8,6 +8,7 @@ again; and with keys of which the lengths tell that they are not there.
 import numpy as np
 
 from fdmath import _backends as backends
+from fdmath.verify.installed.adapter import NoDevice
 
 jax, jnp = (backends.load("importlib:import_module")(name) for name in ("jax", "jax.numpy"))
 
@@ -16,19 +17,32 @@ KEYS = (0, 1, 4, 8, 256)
 WIDTHS = (8, 128, 576)
 
 
-def attention(q, k, v, causal):
+def attention(q, k, v, causal, device="cpu"):
     """(o, lse) of jax.nn.dot_product_attention in the role attention; it is told lengths where keys were filled up."""
     keys = k.shape[-2]
     lens = None if keys == _next(keys, KEYS) else np.full(len(k), keys)
-    return _attend(q, k, v, lens, is_causal=causal)
+    return _attend(device, q, k, v, lens, is_causal=causal)
 
 
-def decode(q, k, v, seq_lens, num_splits):
+def decode(q, k, v, seq_lens, num_splits, device="cpu"):
     """(o, lse) of the same in the role decode, told the lengths; it splits nothing."""
-    return _attend(q, k, v, seq_lens)
+    return _attend(device, q, k, v, seq_lens)
 
 
-def _attend(q, k, v, lens, **options):
+def _attend(device, q, k, v, lens, **options):
+    with jax.default_device(_first(device)):
+        return _attend_there(q, k, v, lens, **options)
+
+
+def _first(device):
+    """JAX's first device of a kind ("cpu", "cuda"); NoDevice where it sees none."""
+    try:
+        return jax.devices(device)[0]
+    except RuntimeError as error:
+        raise NoDevice(f"jax sees no device {device}: {str(error).splitlines()[0]}") from error
+
+
+def _attend_there(q, k, v, lens, **options):
     (batch, heads, rows, d), kv, dv = q.shape, k.shape[1], v.shape[-1]
     grouped = q.reshape(batch, kv, heads // kv, rows, d)
     width = _next(max(d, dv), WIDTHS)

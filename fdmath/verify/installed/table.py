@@ -1,6 +1,6 @@
 """The adapters, in the order in which they are asked. Nothing is imported for them until one is wanted."""
 
-from fdmath.verify.installed.adapter import FLUSHED, OWN, SIXTEEN, Adapter
+from fdmath.verify.installed.adapter import FLUSHED, SIXTEEN, Adapter
 
 ALL = ("float32", "float64", *SIXTEEN)
 ROUNDED = {"dtypes": SIXTEEN, "p_dtype": "inputs", "largest_dim": 256}
@@ -40,6 +40,6 @@ ADAPTERS = {adapter.name: adapter for adapter in (
     Adapter("FlashAttention-3", "attention", "flash_attn_ops:attention3", "fa3_fwd", ("cuda",),
             declared={**ROUNDED, "dtypes": ("bfloat16",)}),
     Adapter("vLLM merge_attn_states", "merge", "vllm_ops:merge", "vllm", ("cuda",), declared=MERGES),
-    *_both("fdmath", "ours:attention", package=OWN, declared={"dtypes": ALL}),
+    *_both("fdmath", "ours:attention", package="fdmath", declared={"dtypes": ALL}),
 )}
 """The Adapters by name."""
