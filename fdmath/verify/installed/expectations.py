@@ -75,10 +75,14 @@ def to_ask_with_keys(report, expected):
 
 
 def asked_with_keys(subject, name, cases, seed, seconds):
-    """The Cell of the law `name` on the drawn cases of a call in which every row sees a key."""
+    """The Cell of the law `name` on the drawn cases of a call in which every row sees a key, masked causally too."""
     law = LAWS[name]
 
+    def every_row_sees_a_key(case):
+        masked = replace(case, causal=case.seq_lens is None)  # a law may mask a case that was drawn without
+        return bool(np.all(np.any(masked.visible(subject), axis=-1)))
+
     def with_keys(of, large=False):
-        return law.strategy(of, large=large).filter(lambda case: bool(np.all(np.any(case.visible(of), axis=-1))))
+        return law.strategy(of, large=large).filter(every_row_sees_a_key)
 
     return ask(replace(law, strategy=with_keys), subject, cases, seed=seed, seconds=seconds)
