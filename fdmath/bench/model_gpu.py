@@ -1,7 +1,7 @@
 """SmolLM2 in bfloat16 on a GPU: how often sdpa and the Triton kernel take eager's token, and by what margin not.
 
-Eager in float32 says what a difference is worth: where its own margin between two tokens is less than what bfloat16
-moves logits by, rounding decides, in every implementation.
+Eager in float32 says what a difference may be: where its own margin between two tokens is at most twice what bfloat16
+moves eager's logits by, rounding alone is enough to explain another token. It does not show that nothing else is wrong.
 """
 
 import copy

@@ -25,6 +25,7 @@ from fdmath.kernels.flash_hopper import flash_forward_hopper
 from fdmath.kernels.flash_hopper_backward import flash_backward_hopper
 from fdmath.kernels.merge import merge_states
 from fdmath.kernels.split_kv import STEPS, decode_by_step, split_kv_decode, workspace_size
+from tests.gpu.tensors import attended
 
 SHAPES = [(2, 8, 2, 1, 150, 128, 128), (1, 6, 2, 5, 90, 80, 96), (1, 40, 1, 2, 40, 256, 64)]
 """(B, Hq, Hkv, Nq, N, d, dv): whole tiles and padded ones, and a group that takes more than one program."""
@@ -74,15 +75,6 @@ def merges():
         o, lse = torch.randn(parts, rows, width, device="cuda").to(dtype), torch.randn(parts, rows, device="cuda")
         lse[0] = float("-inf")
         merge_states(o, lse)
-
-
-def attended():
-    """(do, q, k, v, causal): ragged and whole, with rows that see no key, in both formats."""
-    for (dim, queries, keys), causal, dtype in itertools.product(
-            [(64, 130, 200), (128, 300, 100), (80, 64, 128)], (False, True), (torch.float16, torch.bfloat16)):
-        q, do = (torch.randn(2, 4, queries, dim, device="cuda").to(dtype) for _ in range(2))
-        k, v = (torch.randn(2, 2, keys, dim, device="cuda").to(dtype) for _ in range(2))
-        yield do, q, k, v, causal
 
 
 def attends():

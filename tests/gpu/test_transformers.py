@@ -30,10 +30,10 @@ def taken(monkeypatch):
     return found
 
 
-def tiny(dtype):
+def tiny():
     torch.manual_seed(0)
     config = transformers.Qwen2Config(**SIZE, eos_token_id=None, bos_token_id=None, pad_token_id=0)
-    return transformers.Qwen2ForCausalLM(config).eval().to("cuda", getattr(torch, dtype))
+    return transformers.Qwen2ForCausalLM(config).eval().to("cuda")
 
 
 def prompt(length):
@@ -56,7 +56,7 @@ def generate(model, tokens, mask=None):
 
 @pytest.mark.parametrize("options", [{}, {"tile": 16}, {"num_splits": 3}], ids=str)
 def test_the_tokens_of_float32_are_those_of_eager_and_the_kernel_decodes(options, taken):
-    model = tiny("float32")
+    model = tiny()
     model.set_attn_implementation("eager")
     expected = generate(model, prompt(70))
     register(backend="triton", **options)
@@ -68,7 +68,7 @@ def test_the_tokens_of_float32_are_those_of_eager_and_the_kernel_decodes(options
 def test_a_batch_padded_on_the_left_is_each_prompt_alone(taken):
     """In float32: in 16 bits the model's other products round by the batch, and tokens may follow them."""
     register(backend="triton", tile=16)
-    model = tiny("float32")
+    model = tiny()
     model.set_attn_implementation("fdmath")
     together = generate(model, *padded(LENGTHS, max(LENGTHS)))
     assert sum("split_kv" in name for name in taken) >= SIZE["num_hidden_layers"] * (COUNT - 1)

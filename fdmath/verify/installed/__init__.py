@@ -27,12 +27,13 @@ def here(device="cpu", name=None):
 
     Nothing but torch is imported: that it runs is for `tried` to see.
     """
+    absent = elsewhere(device) | missing(device)
     if name is None:
-        return [n for n in ADAPTERS if n not in elsewhere(device) and n not in missing(device)]
+        return [n for n in ADAPTERS if n not in absent]
     if name not in ADAPTERS:
         raise ValueError(f"name must be one of {', '.join(ADAPTERS)}; got {name!r}")
-    if reason := {**elsewhere(device), **missing(device)}.get(name):
-        raise ValueError(f"{name}: {reason}")
+    if name in absent:
+        raise ValueError(f"{name}: {absent[name]}")
     return [name]
 
 
