@@ -122,9 +122,10 @@ def contract_in(worker, subject, told, dtype=None, risky=False):
 def _said(contract, found, subject, unknown):
     """What the probe found, in a line; a line more for what is not as the house has it, and for what it could not tell.
     """
+    other = [name for name, value in found.items() if value != getattr(subject, name)]
+    other += [name for name in ("scores",) if name in contract and contract[name].value not in (None, "float32")]
     return [f"found: {', '.join(f'{name} {shown(contract[name].value)}' for name in found)}" if found else "",
-            *(f"{name} {shown(value)}: {contract[name].evidence}" for name, value in found.items()
-              if value != getattr(subject, name)),
+            *(f"{name} {shown(contract[name].value)}: {contract[name].evidence}" for name in other),
             f"could not tell: {', '.join(unknown)}" if unknown else ""]
 
 

@@ -17,9 +17,9 @@ from fdmath.algebra.state import LSEState
 from fdmath.attention.gradient_budget import gradient_budget, in_range
 from fdmath.attention.reference import attention_gradient
 from fdmath.attention.softmax import partial_state
-from fdmath.verify.cases import CallCase
+from fdmath.verify.cases import CallCase, cut_from, cut_product
 from fdmath.verify.reference import HOLDS, Certified, Finding, Miss, equal
-from fdmath.verify.subject import SubjectError
+from fdmath.verify.subject import EXACT, TF32, SubjectError
 
 try:
     from fdmath.verify.certified_gradient import certified_gradient
@@ -30,6 +30,8 @@ MOST_CERTIFIED = 96
 """The most numbers in q, k and v of which every gradient is certified: a few hundredths of a second."""
 
 NAMES = ("dq", "dk", "dv")
+MOST = 600.0
+"""The largest exponent of a bound on a weight, so that it stays a number."""
 
 
 def bounded(subject):
@@ -99,7 +101,7 @@ class BackwardCase:
 
     @property
     def scale(self):
-        return 1 / math.sqrt(self.call.q.shape[-1]) if self.subject.scale is None else self.subject.scale
+        return self.call.scale(self.subject)
 
     @cached_property
     def right(self):
@@ -112,7 +114,8 @@ class BackwardCase:
 
         Beyond `gradient_budget`: a P, a dS and a result below `flushed` may be taken for 0, scores and lse may carry a
         factor log₂e inside (3u of each), P may be rounded to the declared p_dtype before all products, and so may dS,
-        and the result is rounded to the call's dtype (∞ where that may be beyond its range).
+        all factors may be cut to TF32 where that is declared, and the result is rounded to the call's dtype (∞ where
+        that may be beyond its range).
         """
         call, fmt = self.call, format_of(backends.working(self.call.dtype))
         saved, seen = call.budget(self.subject), call.levels(self.subject)
@@ -130,6 +133,10 @@ class BackwardCase:
             coarse = format_of(rounded)
             lost = _lost_by_rounding(*self.inputs, coarse, **self.options)
             bounds = [(1 + coarse.u) ** 2 * b + x for b, x in zip(bounds, lost, strict=True)]
+        if self.subject.factors(call.dtype) is TF32:
+            off = call.cut_scores(self.subject)[:, self.order], saved.lse[..., None], saved.o
+            lost = _lost_by_rounding(*self.inputs, TF32, TF32, off, **self.options)
+            bounds = [(1 + TF32.u) ** 4 * b + x for b, x in zip(bounds, lost, strict=True)]
         bounds = self._outside(bounds)
         if call.dtype in ("float16", "bfloat16"):
             out = format_of(call.dtype)
@@ -232,21 +239,32 @@ def _entries(name, got, want, bound):
     return Finding(float(ratio[at]), equal(got, want), verdict, str(miss), miss=miss)
 
 
-def _lost_by_rounding(do, dlse, q, k, v, coarse, *, scale, mask):
-    """What (dq, dk, dv) lose where P, of which dS may be made, and dS are rounded to the format `coarse`."""
+def _lost_by_rounding(do, dlse, q, k, v, coarse, factors=EXACT, off=(0.0, 0.0, 0.0), *, scale, mask):
+    """What (dq, dk, dv) lose where P, of which dS may be made, and dS are rounded to the format `coarse`.
+
+    factors: the format to which q, k, v and do are cut for products. off: the errors of the scores (B, Hq, Nq, N) by
+    that, and of the saved lse and o, which count where P errs by more than a rounding.
+    """
     kv, group = k.shape[1], q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     scores = np.where(mask, scale * (q @ np.swapaxes(k, -1, -2)), -np.inf)
     o, lse = partial_state(scores, v)
     empty = np.isneginf(lse)
-    p = np.exp(scores - np.where(empty, 0.0, lse)[..., None])
+    exponent = scores - np.where(empty, 0.0, lse)[..., None]
+    p, (of_scores, of_lse, of_o) = np.exp(exponent), off
     slope = np.where(empty, 0.0, np.sum(do * o, axis=-1) - dlse)
     slope = np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None])
-    of_p = np.where(mask, coarse.u * p + coarse.tiny, 0.0)
-    of_ds = np.where(mask, (1 + coarse.u) * of_p * slope + coarse.u * p * slope + coarse.tiny, 0.0)
-    of_k, of_v = np.swapaxes(of_ds, -1, -2) @ np.abs(q), np.swapaxes(of_p, -1, -2) @ np.abs(do)
+    of_slope = np.sum(np.abs(do) * of_o, axis=-1, keepdims=True) + cut_product(do, np.swapaxes(v, -1, -2), factors)
+    highest = np.exp(np.minimum(exponent + of_lse + of_scores, MOST)) - np.exp(np.minimum(exponent + of_lse, MOST))
+    of_p = np.where(mask, (1 + coarse.u) * highest + coarse.u * p + coarse.tiny, 0.0)
+    of_ds = (1 + coarse.u) * (of_p * slope + (p + of_p) * of_slope) + coarse.u * p * slope + coarse.tiny
+    of_ds = np.where(mask, of_ds, 0.0)
+    ds, rows = np.where(mask, p * slope + of_ds, 0.0), lambda x: np.swapaxes(x, -1, -2)
+    of_q = of_ds @ np.abs(k) + ds @ cut_from(k, factors)
+    of_k = rows(of_ds) @ np.abs(q) + rows(ds) @ cut_from(q, factors)
+    of_v = rows(of_p) @ np.abs(do) + rows(p + of_p) @ cut_from(do, factors)
     of_k, of_v = (x.reshape(len(x), kv, group, *x.shape[2:]).sum(axis=2) for x in (of_k, of_v))
-    return abs(scale) * (of_ds @ np.abs(k)), abs(scale) * of_k, of_v
+    return abs(scale) * of_q, abs(scale) * of_k, of_v
 
 
 def roundings(count):

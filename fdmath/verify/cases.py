@@ -33,6 +33,7 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
+from fdmath.verify.subject import EXACT
 
 LEAST_WEIGHT = 30.0
 """How far below the largest level a part certainly has weight: e⁻³⁰ of it is no 0 in any format of a state."""
@@ -160,12 +161,17 @@ class BlockCase:
         bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_format(self.dtype))
         if not {"T1", "T3"} & set(subject.claims):
             bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
+        weights = rounding.exact(self.scores), self._seen_values(), lost
+        bound = _cut_weights(bound, subject.factors(self.dtype), fmt, *weights)
         return _said(subject, bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0]))
 
     def _size(self):
         """The largest |v| of each column that some row may see, (1, dv)."""
-        seen = np.any(self.scores > -np.inf, axis=-2)[:, None]
-        return np.max(np.abs(np.where(seen, rounding.exact(self.v), 0.0)), axis=0, initial=0.0)[None]
+        return np.max(np.abs(self._seen_values()), axis=0, initial=0.0)[None]
+
+    def _seen_values(self):
+        """v in float64, 0 where no row sees it."""
+        return np.where(np.any(self.scores > -np.inf, axis=-2)[:, None], rounding.exact(self.v), 0.0)
 
     @property
     def dtype(self):
@@ -295,20 +301,35 @@ class CallCase:
 
     def budget(self, subject, errors=None):
         """The block's budget with the scores' rounding, the widest split form (T4, or T3), and o's own format."""
-        fmt, out = subject.format(self.dtype), rounding.format_of(self.dtype)
-        scale = 1 / math.sqrt(self.q.shape[-1]) if subject.scale is None else subject.scale
+        fmt, out, scale = subject.format(self.dtype), rounding.format_of(self.dtype), self.scale(subject)
         k, v = self._spread(self.k, subject), self._spread(self.v, subject)
         visible = self.visible(subject)
         k = np.where(np.any(visible, axis=-2)[..., None], k, 0.0)
         lost = rounding.score_error(self.q, k, scale, fmt) + (0.0 if errors is None else errors)
+        lost = lost + self._cut_scores(subject, k)
         scores = np.where(visible, scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2)), -np.inf)
         lost = lost + _base_two(subject, fmt, np.where(visible, np.abs(scores), 0.0))
         block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_format(self.dtype))
         block = self._split(subject, fmt, scores, v, lost, block)
+        block = _cut_weights(block, subject.factors(self.dtype), fmt, scores, v, np.where(visible, lost, 0.0))
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)
             block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
         return _said(subject, block)
+
+    def cut_scores(self, subject):
+        """What each score (B, Hq, Nq, N) loses where the subject cuts bits off q and k before it multiplies them."""
+        return np.where(self.visible(subject), self._cut_scores(subject, self._spread(self.k, subject)), 0.0)
+
+    def _cut_scores(self, subject, k):
+        factors = subject.factors(self.dtype)
+        if factors is EXACT:
+            return 0.0
+        return abs(self.scale(subject)) * cut_product(rounding.exact(self.q), np.swapaxes(k, -1, -2), factors)
+
+    def scale(self, subject):
+        """The factor on q·k that the subject declares."""
+        return 1 / math.sqrt(self.q.shape[-1]) if subject.scale is None else subject.scale
 
     def _split(self, subject, fmt, scores, v, lost, block):
         """The budget with the merge of the parts: T3 over the parts claimed, else T4 on top of the block's."""
@@ -460,6 +481,27 @@ def _base_two(subject, fmt, size):
     """
     natural = subject.log_base != 2 and {"T1", "T3", "T5", "T6"} & set(subject.claims)
     return 0.0 if natural else 3 * fmt.u * size
+
+
+def cut_from(x, factors):
+    """What the numbers x may lose when they are cut to the Format `factors`."""
+    return factors.u * np.abs(x) + factors.tiny
+
+
+def cut_product(x, y, factors):
+    """What x @ y may lose where both are cut to the Format `factors` first."""
+    return np.abs(x) @ cut_from(y, factors) + cut_from(x, factors) @ (np.abs(y) + cut_from(y, factors))
+
+
+def _cut_weights(block, factors, fmt, scores, v, lost):
+    """The Budget `block` where P and v are cut to the Format `factors` before they are multiplied, and l sums either P.
+    """
+    if factors is EXACT:
+        return block
+    v, cut = np.abs(v), factors.u
+    size = partial_state(scores, v).o + rounding.block_budget(scores, v, fmt, lost).o
+    floor = 2 * factors.tiny * (1 + np.sum(v, axis=-2, keepdims=True))
+    return Budget(block.o + ((1 + cut) ** 2 / (1 - cut) - 1) * size + floor, block.lse - math.log1p(-cut))
 
 
 def _widest(fmt, block, level, size, keys, merges=1):

@@ -97,6 +97,7 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--dtypes", "--dtype", default="float32,float64", help="formats to try, with commas")
     p.add_argument("--p-dtype", help="the format to which P is rounded before P.v")
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
+    p.add_argument("--input-precision", choices=("ieee", "tf32"), help="how float32 is multiplied")
     p.add_argument("--claims", default="",
                    help="laws claimed bit for bit, and theorems (docs/cheatsheet.md) claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")
@@ -271,7 +272,7 @@ def declared_subject(args):
         args.target, args.role, fn, library=library, device=device, in_place=args.in_place, kind=KINDS[args.kind],
         log_base=math.e if args.log_base == "e" else 2, empty=float(args.empty), lse_layout=args.lse_layout,
         causal=args.causal, heads=args.heads, scale=args.scale, dtypes=tuple(args.dtypes.split(",")),
-        p_dtype=args.p_dtype, stats_dtype=args.stats_dtype,
+        p_dtype=args.p_dtype, stats_dtype=args.stats_dtype, input_precision=args.input_precision,
         claims=tuple(c.strip() for c in args.claims.split(",") if c.strip()),
         **{name.removeprefix("taken_"): value for name, value in vars(args).items() if name.startswith("taken_")})
 

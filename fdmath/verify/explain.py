@@ -90,7 +90,7 @@ class WeightsIn:
 
 SINGLE = Declaration({"stats_dtype": "float32"}, "as if float64 inputs were worked on in float32, alone of the formats")
 """What most kernels do: `--dtype float32` asks them about what they are for."""
-COARSE = ("float16", "bfloat16")
+COARSE = ("tf32", "float16", "bfloat16")
 """Formats that a probe may find where a law asks for finer ones."""
 
 
@@ -151,8 +151,10 @@ def _holds_on_small(subject, seed):
 
 
 def rounding_found(subject):
-    """Declarations of the coarse formats that a probe finds: of the weights or P, and of m, l and lse."""
+    """Declarations of the coarse formats that a probe finds: of factors, of the weights or P, and of m, l and lse."""
     found = {trait.name: trait.value for trait in probe(subject).traits if trait.value in COARSE}
+    if "tf32" in found.values():
+        return [Declaration({"input_precision": "tf32"}, "as if float32 were multiplied in TF32, of eleven bits")]
     weights = "the weights" if subject.role in MERGING else "P"  # a merge has no P: its weights are statistics
     declared = "stats_dtype" if subject.role in MERGING else "p_dtype"
     told = [("p_dtype", declared, weights, "D13" if subject.role in MERGING else "B11"),

@@ -106,9 +106,11 @@ def declarations(subject, told=None):
         "lse_layout": subject.lse_layout, "heads": subject.heads,
         "causal": subject.causal, "scale": "1/sqrt(d)" if subject.scale is None else subject.scale,
         "in_place": subject.in_place, "p_dtype": subject.p_dtype, "stats_dtype": subject.stats_dtype,
+        "scores": {"ieee": "float32"}.get(subject.input_precision, subject.input_precision),
         **{trait: True for trait, law in CLAIMS.items() if law in subject.claims},
     }
-    return {name: x for name, x in everything.items() if told is None or name.removesuffix("_merged") in told}
+    option = {"empty_merged": "empty", "scores": "input_precision"}
+    return {name: x for name, x in everything.items() if told is None or option.get(name, name) in told}
 
 
 __all__ = ["QUESTIONS", "Contract", "Trait", "answer", "asked", "begin", "declarations", "probe"]

@@ -10,7 +10,7 @@ from fdmath.verify.command import add_declarations, add_limits, declared_in, dec
 from fdmath.verify.probe import CLAIMS
 from fdmath.verify.worker import Here, Trouble, Worker
 
-OPTIONS = (*CONVENTIONS, "in_place", "library", "p_dtype", "stats_dtype", "claims")
+OPTIONS = (*CONVENTIONS, "in_place", "library", "p_dtype", "stats_dtype", "input_precision", "claims")
 """The traits, and claims of them, that an option declares."""
 
 SECONDS = 60.0

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
+from fdmath.algebra.rounding import KAPPA, Format, exact, format_of, unit_roundoff
 from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind
 
 ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
@@ -29,6 +29,10 @@ CALLED = ("partial", "decode", "attention")
 SPELT = {LSEState: "(o, lse)", MLOState: "(m, l, o)", AccState: "(m, l, acc)"}
 WIDE = (576, 512)
 """d and dv of the widest heads that a law asks about: those of latent attention."""
+
+
+TF32, EXACT = Format(2.0**-10, 2.0**-136), Format(0.0, 0.0)
+"""What factors lose in TF32, to whose eleven bits matrix units round float32 or cut it off, and in IEEE arithmetic."""
 
 
 class SubjectError(Exception):
@@ -48,9 +52,10 @@ class Subject:
     log_base: math.e or 2, of every lse passed and returned. empty: what lse is for no keys, −∞ or +∞.
     lse_layout: "heads_first" (…, H, Nq) or "heads_last" (…, Nq, H). causal: "bottom_right" or "top_left".
     heads: "interleaved" (h // g) or "tiled" (h mod Hkv). scale: None for 1/√d. p_dtype: the format to which
-    P is rounded before P·v, "inputs" for that of the inputs. stats_dtype: the format of m, l and lse. exp_u: error of
-    exp and log in units of u. flushed: numbers below it may be taken for 0 on the way (2⁻¹²⁶ on a GPU). claims: names
-    of laws claimed bit for bit, and of the theorem that bounds it ("T3", …).
+    P is rounded before P·v, "inputs" for that of the inputs. input_precision: how float32 is multiplied, "ieee" or
+    "tf32" (both factors cut to eleven bits). stats_dtype: the format of m, l and lse. exp_u: error of exp and log in
+    units of u. flushed: numbers below it may be taken for 0 on the way (2⁻¹²⁶ on a GPU). claims: names of laws claimed
+    bit for bit, and of the theorem that bounds it ("T3", …).
     backward: the gradient where autograd does not apply, of a merge of pairs or a call. For merges backward(do, dlse,
     o1, lse1, o2, lse2) → (do1, dlse1, do2, dlse2), for merge_many backward(do, dlse, o, lse) → (do, dlse) of the parts;
     for calls backward(do, dlse, q, k, v, o, lse, …) → (dq, dk, dv), where o and lse are what fn returned, do and dlse
@@ -74,6 +79,7 @@ class Subject:
     heads: str = "interleaved"
     scale: float | None = None
     p_dtype: str | None = None
+    input_precision: str | None = None
     stats_dtype: str | None = None
     exp_u: float = KAPPA
     flushed: float = 0.0
@@ -95,6 +101,7 @@ class Subject:
         for name in (*self.dtypes, self.stats_dtype or "float32"):
             _one_of("dtypes and stats_dtype", name, backends.FLOATS)
         _one_of("p_dtype", self.p_dtype, (None, "inputs", *backends.FLOATS))
+        _one_of("input_precision", self.input_precision, (None, "ieee", "tf32"))
         if self.role in ("merge", "merge_many") and not {"float32", "float64"} & set(self.dtypes):
             raise ValueError(f"dtypes of a merge must hold float32 or float64; got {', '.join(self.dtypes)}")
         for name in ("exp_u", "flushed"):
@@ -135,6 +142,10 @@ class Subject:
         if self.p_dtype != "inputs":
             return self.p_dtype
         return None if backends.working(dtype) == dtype else dtype
+
+    def factors(self, dtype):
+        """The Format, TF32 or EXACT, of what the factors of products lose, for inputs of a dtype."""
+        return TF32 if self.input_precision == "tf32" and dtype == "float32" else EXACT
 
     # -- calls -----------------------------------------------------------------------------------
 

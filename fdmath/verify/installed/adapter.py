@@ -30,7 +30,7 @@ class Adapter:
     devices: where it runs. library: what it takes; NumPy's arrays lie on no device, so that a function of them is told
     it as device=, and raises NoDevice where its package sees none. declared: what its documentation says and no output
     can tell (its formats, what it rounds, whether it returns lse): the rest is left to the probe, and FLUSHED is added
-    to torch on a GPU.
+    to torch on a GPU. on_cuda: what it declares there besides.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Adapter:
     devices: tuple = DEVICES
     library: str = "torch"
     declared: dict = field(default_factory=dict)
+    on_cuda: dict = field(default_factory=dict)
 
     def elsewhere(self, device):
         """Why it is not for the device, as a text; an empty one where it is, as far as can be told without a call."""
@@ -64,10 +65,11 @@ class Adapter:
 
     def declared_on(self, device):
         """What its Subject declares on the device."""
+        there = self.on_cuda if device == "cuda" else {}
         if self.library != "torch":
-            return self.declared
+            return {**self.declared, **there}
         flushed = {"flushed": FLUSHED} if device == "cuda" else {}
-        return {"device": device, **flushed, **self.declared}
+        return {"device": device, **flushed, **self.declared, **there}
 
 
 def tried(subject):

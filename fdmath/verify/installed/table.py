@@ -24,7 +24,7 @@ ADAPTERS = {adapter.name: adapter for adapter in (
     *_both("transformers sdpa", "transformers_ops:sdpa", package="transformers",
            declared={"dtypes": ("float32", "float64"), "lse": False}),
     *_both("JAX", "jax_ops:attention", package="jax", library="numpy",
-           declared={"dtypes": ("float32",), "flushed": FLUSHED}),
+           declared={"dtypes": ("float32",), "flushed": FLUSHED}, on_cuda={"input_precision": "tf32"}),
     Adapter("torch flash, CUDA", "attention", "torch_ops:cuda_flash", devices=("cuda",), declared=ROUNDED),
     *_both("torch efficient, CUDA", "torch_ops:cuda_efficient", devices=("cuda",), declared=ROUNDED),
     Adapter("torch cuDNN, CUDA", "attention", "torch_ops:cuda_cudnn", devices=("cuda",),

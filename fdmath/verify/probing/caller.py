@@ -101,7 +101,9 @@ class Caller:
     def _weigh_call(self, scores, values):
         rows, items = scores.shape
         q, k = np.zeros((rows, 2, 1, D)), np.zeros((rows, 2, items, D))
-        q[..., 0], k[..., 0] = 1, (scores / self.scale)[:, None]
+        pieces = in_pieces(self.rounded(scores / self.scale))
+        many = pieces.shape[-1]
+        q[..., :many], k[..., :many] = 1, pieces[:, None]
         o, lse = self.attend(q, k, np.broadcast_to(values[:, None, :, None], k.shape), plain=True)
         if lse is not None:
             lse = lse.reshape(rows, -1)[:, 0] if lse.shape[0] == rows else lse.reshape(-1)[:rows]
@@ -237,6 +239,19 @@ def _is_float_array(x):
         return backends.float_name(x) in backends.FLOATS and backends.library(x) in ("numpy", "torch")
     except TypeError:
         return False
+
+
+def in_pieces(x):
+    """Numbers (…, 7) of eight bits each whose sums, in any order, are exact and end in x (…), numbers of float64.
+
+    So a score survives factors cut to bfloat16 or TF32. Zeros fill up what has fewer bits; an infinity is the first.
+    """
+    pieces = []
+    for _ in range(7):
+        mantissa, exponent = np.frexp(x)
+        pieces.append(np.ldexp(np.trunc(mantissa * 2**8) / 2**8, exponent))
+        x = np.where(np.isfinite(x), x, 0.0) - np.where(np.isfinite(x), pieces[-1], 0.0)
+    return np.stack(pieces, axis=-1)
 
 
 def choose(found, alternatives, part=ROOM):

@@ -12,7 +12,7 @@ UNKNOWN = "could not tell"
 CALLED_SO = {"commutativity": "commutative in bits", "associativity": "associative in bits",
              "split_invariance": "splits alike in bits", "batch_invariance": "mates alike in bits"}
 """How a trait about bits is headed: that a law of the same name holds within its budget is another matter."""
-COARSER = ("p_dtype", "stats_dtype")
+COARSER = ("p_dtype", "stats_dtype", "scores")
 """Formats: a declaration is contradicted only by a coarser one, since it only ever asks for room."""
 DECLARABLE = {
     "log_base": (math.e, 2), "empty": (-math.inf, math.inf), "lse_layout": ("heads_first", "heads_last"),

@@ -29,11 +29,19 @@ END = 64
 """How many of them, at either end, are looked at to tell a sum of few bits from items that are not seen."""
 
 
+CUT_OFF = "tf32, cut off"
+
+
 def to_format(x, name):
-    """The numbers x rounded to a format, "tf32" among them (float32's range, eleven bits), as float64."""
-    if name == "tf32":
+    """The numbers x rounded to a format, as float64.
+
+    "tf32" (float32's range, eleven bits) is among them, and CUT_OFF, to which matrix units bring what no
+    program has rounded.
+    """
+    if name.startswith("tf32"):
         mantissa, exponent = np.frexp(x)
-        return np.ldexp(np.rint(mantissa * 2**11) / 2**11, exponent)
+        whole = np.rint if name == "tf32" else np.trunc
+        return np.ldexp(whole(mantissa * 2**11) / 2**11, exponent)
     kind = ml_dtypes.bfloat16 if name == "bfloat16" else name
     with backends.quiet():
         return np.asarray(x, np.float64).astype(kind).astype(np.float64)
@@ -52,7 +60,7 @@ def p_dtype(caller):
     weights = np.power(float(base), caller.scores(scores))
     exact = _weighted(weights, values)
     unit = weights[:, -1] * values[:, -1] / weights.sum(axis=-1)
-    formats = ("tf32", "float16", "bfloat16") + (("float32",) if caller.dtype == "float64" else ())
+    formats = ("tf32", CUT_OFF, "float16", "bfloat16") + (("float32",) if caller.dtype == "float64" else ())
     lost = {}
     for name in formats:
         lost[name] = (_weighted(to_format(weights, name), values) - exact) / unit
