@@ -19,7 +19,7 @@ from fdmath import _backends as backends
 from fdmath.algebra.state import LSEState
 from fdmath.attention.differentiable import with_gradient
 from fdmath.kernels.flash_backward import flash_backward
-from fdmath.kernels.flash_call import descriptor, empty_rows, prepare, refusal
+from fdmath.kernels.flash_call import DeviceOf, descriptor, empty_rows, prepare, refusal
 from fdmath.kernels.flash_tiles import place, seen_by_rows, tile, visible_keys
 from fdmath.kernels.merge import INTERPRETED, raised, rounded
 
@@ -126,7 +126,7 @@ def launch_forward(call, tile, o, lse):
     """Nothing; the state of a FlashCall is written to o (B, Hq, Nq, dv), which is `aligned`, and lse, contiguous."""
     batch, heads, queries, _ = call.q.shape
     tail = call.needs_mask(tile.block_n)
-    with torch.cuda.device_of(call.q):
+    with DeviceOf(call.q):
         forward_kernel[(-(-queries // tile.block_m) * heads * batch,)](
             descriptor(call.q, tile.block_m), descriptor(call.k, tile.block_n), descriptor(call.v, tile.block_n),
             descriptor(o, tile.block_m), lse, call.scale * LOG2E, heads, TAIL=tail, ROWS=tile.block_m,

@@ -19,6 +19,7 @@ import triton.language as tl
 from fdmath.kernels.checks import check_flag
 from fdmath.kernels.flash_call import (
     BLOCKS,
+    DeviceOf,
     aligned,
     check_like,
     descriptor,
@@ -196,7 +197,7 @@ def flash_backward(do, dlse, q, k, v, o, lse, *, causal=False, scale=None, deter
         return torch.nn.functional.pad(seen, (0, 0, blind, 0)), dk, dv
     do, o = aligned(four_axes(do.to(q.dtype))), aligned(four_axes(o))
     found = [empty_rows(x, x.shape) for x in (call.q, call.k, call.v)]
-    with torch.cuda.device_of(q):
+    with DeviceOf(q):
         numbers = row_numbers(do, None if dlse is None else dlse.contiguous(), o, lse.contiguous())
         if deterministic:
             launch_columns(call, do, *numbers, *found[1:])

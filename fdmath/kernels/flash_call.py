@@ -113,6 +113,20 @@ def descriptor(x, rows):
     return TensorDescriptor(x, list(x.shape), [*steps, 1], [1, 1, rows, padded_axis(x.shape[-1])])
 
 
+class DeviceOf(torch.cuda.device_of):
+    """A context in which the device of a tensor is the current one, and so is its CUDA context, for this thread.
+
+    `torch.cuda.device_of` leaves a thread without a context that has called nothing of CUDA, as autograd's may not have
+    when all that it needs is memory that torch has at hand (pytorch#195256). Triton makes one current when it launches
+    a kernel, but encodes descriptors before.
+    """
+
+    def __enter__(self):
+        super().__enter__()
+        if self.idx >= 0:
+            torch.cuda.set_device(self.idx)
+
+
 @dataclass(frozen=True, eq=False)
 class FlashCall:
     """One checked call: q (B, Hq, Nq, d), k and v with four axes, `aligned`; Nq, Nkv, B, Hq ≥ 1 unless `is_empty`."""

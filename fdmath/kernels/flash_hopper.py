@@ -27,7 +27,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from fdmath.algebra.state import LSEState
 from fdmath.kernels import flash_call
-from fdmath.kernels.flash_call import descriptor, empty_rows, padded_axis, prepare
+from fdmath.kernels.flash_call import DeviceOf, descriptor, empty_rows, padded_axis, prepare
 from fdmath.kernels.flash_tiles import place, seen_by_rows, visible_keys
 from fdmath.kernels.merge import LOG2E, raised
 
@@ -272,7 +272,7 @@ def launch_forward(call, tile, o, lse):
     """
     batch, heads, queries, _ = call.q.shape
     tail = call.needs_mask(tile.block_n)
-    with torch.cuda.device_of(call.q):
+    with DeviceOf(call.q):
         forward_kernel[(-(-queries // (GROUPS.value * ROWS)) * heads * batch,)](
             with_layout(call.q, ROWS), with_layout(call.k, tile.block_n), with_layout(call.v, tile.block_n),
             with_layout(o, ROWS), lse, call.scale * LOG2E.value, heads, GROUP=call.group, CAUSAL=call.hides, TAIL=tail,

@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from fdmath.kernels.flash_backward import check_saved, row_numbers
-from fdmath.kernels.flash_call import aligned, empty_rows, four_axes, prepare
+from fdmath.kernels.flash_call import DeviceOf, aligned, empty_rows, four_axes, prepare
 from fdmath.kernels.flash_hopper import (
     GROUPS,
     LOADING_REGISTERS,
@@ -246,7 +246,7 @@ def flash_backward_hopper(do, dlse, q, k, v, o, lse, *, causal=False, scale=None
         return tuple(torch.zeros_like(x) for x in (q, k, v))
     do, o = aligned(four_axes(do.to(q.dtype))), aligned(four_axes(o))
     dq, dk, dv = found = [empty_rows(x, x.shape) for x in (call.q, call.k, call.v)]
-    with torch.cuda.device_of(q):
+    with DeviceOf(q):
         numbers = row_numbers(do, None if dlse is None else dlse.contiguous(), o, lse.contiguous())
         launch_columns(call, do, *numbers, dk, dv, dq)
     return tuple(x.contiguous().view(like.shape) for x, like in zip(found, (q, k, v), strict=True))
