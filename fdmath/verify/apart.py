@@ -123,7 +123,8 @@ def _said(contract, found, subject, unknown):
     """What the probe found, in a line; a line more for what is not as the house has it, and for what it could not tell.
     """
     other = [name for name, value in found.items() if value != getattr(subject, name)]
-    other += [name for name in ("scores",) if name in contract and contract[name].value not in (None, "float32")]
+    short = "scores" in contract and contract["scores"].value not in (None, "float32", subject.input_precision)
+    other += ["scores"] * short
     return [f"found: {', '.join(f'{name} {shown(contract[name].value)}' for name in found)}" if found else "",
             *(f"{name} {shown(contract[name].value)}: {contract[name].evidence}" for name in other),
             f"could not tell: {', '.join(unknown)}" if unknown else ""]

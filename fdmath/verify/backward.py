@@ -17,9 +17,10 @@ from fdmath.algebra.state import LSEState
 from fdmath.attention.gradient_budget import gradient_budget, in_range
 from fdmath.attention.reference import attention_gradient
 from fdmath.attention.softmax import partial_state
-from fdmath.verify.cases import CallCase, cut_from, cut_product
+from fdmath.verify.cases import CallCase
 from fdmath.verify.reference import HOLDS, Certified, Finding, Miss, equal
-from fdmath.verify.subject import EXACT, TF32, SubjectError
+from fdmath.verify.subject import SubjectError
+from fdmath.verify.tf32 import EXACT, TF32, cut_from, cut_product
 
 try:
     from fdmath.verify.certified_gradient import certified_gradient
@@ -242,27 +243,28 @@ def _entries(name, got, want, bound):
 def _lost_by_rounding(do, dlse, q, k, v, coarse, factors=EXACT, off=(0.0, 0.0, 0.0), *, scale, mask):
     """What (dq, dk, dv) lose where P, of which dS may be made, and dS are rounded to the format `coarse`.
 
-    factors: the format to which q, k, v and do are cut for products. off: the errors of the scores (B, Hq, Nq, N) by
-    that, and of the saved lse and o, which count where P errs by more than a rounding.
+    factors: the Format of q, k, v and do as factors. off: the errors of the scores (B, Hq, Nq, N) by that, and those of
+    the saved lse and o, which `gradient_budget` counts for themselves: here they make P larger, `most` at most.
     """
     kv, group = k.shape[1], q.shape[1] // k.shape[1]
     k, v = (np.repeat(x, group, axis=1) for x in (k, v))
     scores = np.where(mask, scale * (q @ np.swapaxes(k, -1, -2)), -np.inf)
     o, lse = partial_state(scores, v)
     empty = np.isneginf(lse)
-    exponent = scores - np.where(empty, 0.0, lse)[..., None]
-    p, (of_scores, of_lse, of_o) = np.exp(exponent), off
+    of_scores, of_lse, of_o = off
+    exponent = scores - np.where(empty, 0.0, lse)[..., None] + of_lse
+    p, most = (np.exp(np.minimum(x, MOST)) for x in (exponent, exponent + of_scores))
     slope = np.where(empty, 0.0, np.sum(do * o, axis=-1) - dlse)
-    slope = np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None])
-    of_slope = np.sum(np.abs(do) * of_o, axis=-1, keepdims=True) + cut_product(do, np.swapaxes(v, -1, -2), factors)
-    highest = np.exp(np.minimum(exponent + of_lse + of_scores, MOST)) - np.exp(np.minimum(exponent + of_lse, MOST))
-    of_p = np.where(mask, (1 + coarse.u) * highest + coarse.u * p + coarse.tiny, 0.0)
-    of_ds = (1 + coarse.u) * (of_p * slope + (p + of_p) * of_slope) + coarse.u * p * slope + coarse.tiny
-    of_ds = np.where(mask, of_ds, 0.0)
-    ds, rows = np.where(mask, p * slope + of_ds, 0.0), lambda x: np.swapaxes(x, -1, -2)
+    slope = np.abs(do @ np.swapaxes(v, -1, -2) - slope[..., None]) + np.sum(np.abs(do) * of_o, axis=-1, keepdims=True)
+    of_slope = cut_product(do, np.swapaxes(v, -1, -2), factors)
+    of_p = np.where(mask, most - p + coarse.u * most + coarse.tiny, 0.0)
+    most = np.where(mask, most + coarse.u * most + coarse.tiny, 0.0)
+    ds = most * (slope + of_slope)
+    of_ds = np.where(mask, of_p * slope + most * of_slope + coarse.u * ds + coarse.tiny, 0.0)
+    ds, rows = ds + of_ds, lambda x: np.swapaxes(x, -1, -2)
     of_q = of_ds @ np.abs(k) + ds @ cut_from(k, factors)
     of_k = rows(of_ds) @ np.abs(q) + rows(ds) @ cut_from(q, factors)
-    of_v = rows(of_p) @ np.abs(do) + rows(p + of_p) @ cut_from(do, factors)
+    of_v = rows(of_p) @ np.abs(do) + rows(most) @ cut_from(do, factors)
     of_k, of_v = (x.reshape(len(x), kv, group, *x.shape[2:]).sum(axis=2) for x in (of_k, of_v))
     return abs(scale) * of_q, abs(scale) * of_k, of_v
 

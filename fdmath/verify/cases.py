@@ -33,7 +33,7 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
-from fdmath.verify.subject import EXACT
+from fdmath.verify.tf32 import EXACT, cut_scores, lost_of_state
 
 LEAST_WEIGHT = 30.0
 """How far below the largest level a part certainly has weight: e⁻³⁰ of it is no 0 in any format of a state."""
@@ -161,8 +161,7 @@ class BlockCase:
         bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_format(self.dtype))
         if not {"T1", "T3"} & set(subject.claims):
             bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
-        weights = rounding.exact(self.scores), self._seen_values(), lost
-        bound = _cut_weights(bound, subject.factors(self.dtype), fmt, *weights)
+        bound = _with_factors_cut(subject, self.dtype, bound, self.levels(), self._seen_values(), 0.0)
         return _said(subject, bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0]))
 
     def _size(self):
@@ -306,30 +305,24 @@ class CallCase:
         visible = self.visible(subject)
         k = np.where(np.any(visible, axis=-2)[..., None], k, 0.0)
         lost = rounding.score_error(self.q, k, scale, fmt) + (0.0 if errors is None else errors)
-        lost = lost + self._cut_scores(subject, k)
         scores = np.where(visible, scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2)), -np.inf)
         lost = lost + _base_two(subject, fmt, np.where(visible, np.abs(scores), 0.0))
         block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_format(self.dtype))
         block = self._split(subject, fmt, scores, v, lost, block)
-        block = _cut_weights(block, subject.factors(self.dtype), fmt, scores, v, np.where(visible, lost, 0.0))
+        block = _with_factors_cut(subject, self.dtype, block, scores, v, cut_scores(rounding.exact(self.q), k, scale))
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)
             block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
         return _said(subject, block)
 
     def cut_scores(self, subject):
-        """What each score (B, Hq, Nq, N) loses where the subject cuts bits off q and k before it multiplies them."""
-        return np.where(self.visible(subject), self._cut_scores(subject, self._spread(self.k, subject)), 0.0)
+        """What each score (B, Hq, Nq, N) that is seen loses in TF32."""
+        lost = cut_scores(rounding.exact(self.q), self._spread(self.k, subject), self.scale(subject))
+        return np.where(self.visible(subject), lost, 0.0)
 
-    def _cut_scores(self, subject, k):
-        factors = subject.factors(self.dtype)
-        if factors is EXACT:
-            return 0.0
-        return abs(self.scale(subject)) * cut_product(rounding.exact(self.q), np.swapaxes(k, -1, -2), factors)
-
-    def scale(self, subject):
+    def scale(self, subject=None):
         """The factor on q·k that the subject declares."""
-        return 1 / math.sqrt(self.q.shape[-1]) if subject.scale is None else subject.scale
+        return 1 / math.sqrt(self.q.shape[-1]) if subject is None or subject.scale is None else subject.scale
 
     def _split(self, subject, fmt, scores, v, lost, block):
         """The budget with the merge of the parts: T3 over the parts claimed, else T4 on top of the block's."""
@@ -428,9 +421,8 @@ class CallCase:
         return np.broadcast_to(v, (*seen.shape, v.shape[-1])), seen
 
     def levels(self, subject=None):
-        scale = 1 / math.sqrt(self.q.shape[-1]) if subject is None or subject.scale is None else subject.scale
         k = self._spread(self.k, subject)
-        scores = scale * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2))
+        scores = self.scale(subject) * (rounding.exact(self.q) @ np.swapaxes(k, -1, -2))
         return np.where(self.visible(subject), scores, -np.inf)
 
     def __str__(self):
@@ -483,25 +475,12 @@ def _base_two(subject, fmt, size):
     return 0.0 if natural else 3 * fmt.u * size
 
 
-def cut_from(x, factors):
-    """What the numbers x may lose when they are cut to the Format `factors`."""
-    return factors.u * np.abs(x) + factors.tiny
-
-
-def cut_product(x, y, factors):
-    """What x @ y may lose where both are cut to the Format `factors` first."""
-    return np.abs(x) @ cut_from(y, factors) + cut_from(x, factors) @ (np.abs(y) + cut_from(y, factors))
-
-
-def _cut_weights(block, factors, fmt, scores, v, lost):
-    """The Budget `block` where P and v are cut to the Format `factors` before they are multiplied, and l sums either P.
-    """
-    if factors is EXACT:
+def _with_factors_cut(subject, dtype, block, scores, v, of_scores):
+    """The Budget `block` and what the state loses besides where the subject's products are in TF32."""
+    if subject.factors(dtype) is EXACT:
         return block
-    v, cut = np.abs(v), factors.u
-    size = partial_state(scores, v).o + rounding.block_budget(scores, v, fmt, lost).o
-    floor = 2 * factors.tiny * (1 + np.sum(v, axis=-2, keepdims=True))
-    return Budget(block.o + ((1 + cut) ** 2 / (1 - cut) - 1) * size + floor, block.lse - math.log1p(-cut))
+    lost = lost_of_state(scores, v, of_scores)
+    return Budget(block.o + lost.o, block.lse + lost.lse)
 
 
 def _widest(fmt, block, level, size, keys, merges=1):

@@ -97,7 +97,8 @@ def add_declarations(p, roles=ROLES):
     p.add_argument("--dtypes", "--dtype", default="float32,float64", help="formats to try, with commas")
     p.add_argument("--p-dtype", help="the format to which P is rounded before P.v")
     p.add_argument("--stats-dtype", help="the format of m, l and lse")
-    p.add_argument("--input-precision", choices=("ieee", "tf32"), help="how float32 is multiplied")
+    p.add_argument("--input-precision", choices=("ieee", "tf32"),
+                   help="how float32 is multiplied: tf32 leaves room for factors of eleven bits")
     p.add_argument("--claims", default="",
                    help="laws claimed bit for bit, and theorems (docs/cheatsheet.md) claimed as bound, with commas")
     p.add_argument("--in-place", action="store_true", help="the function may write its operands")

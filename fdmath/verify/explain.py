@@ -31,18 +31,22 @@ class Declaration:
 
     def of(self, subject):
         """The subject with the declaration; None where that changes nothing, or cannot be."""
-        (name, value), = self.declared.items()
-        if subject.role not in self.roles or getattr(subject, name) == value:
+        if subject.role not in self.roles or all(getattr(subject, name) == x for name, x in self.declared.items()):
             return None
         try:
             return replace(subject, **self.declared)
         except ValueError:
             return None
 
+    def besides(self, other):
+        """The Declaration of both this and the other."""
+        return replace(self, declared=other.declared | self.declared,
+                       sentence=f"{other.sentence}, and {self.sentence.removeprefix('as if ')}")
+
     def __str__(self):
-        (name, value), = self.declared.items()
+        told = ", ".join(f"{name}={value!r}" for name, value in self.declared.items())
         fault = f"; if not meant, fault {self.fault}: {FAULTS[self.fault]}" if self.fault else ""
-        return f"{self.sentence} (the law holds with the declaration {name}={value!r}{fault})"
+        return f"{self.sentence} (the law holds with the declaration {told}{fault})"
 
 
 CONVENTIONS = [
@@ -90,8 +94,9 @@ class WeightsIn:
 
 SINGLE = Declaration({"stats_dtype": "float32"}, "as if float64 inputs were worked on in float32, alone of the formats")
 """What most kernels do: `--dtype float32` asks them about what they are for."""
-COARSE = ("tf32", "float16", "bfloat16")
+TF32, COARSE = "tf32", ("float16", "bfloat16")
 """Formats that a probe may find where a law asks for finer ones."""
+SHORT = Declaration({"input_precision": "tf32"}, "as if the factors of float32's products had eleven bits, as in TF32")
 
 
 def explanations(subject, cells, seed=0, cases=CASES):
@@ -151,16 +156,20 @@ def _holds_on_small(subject, seed):
 
 
 def rounding_found(subject):
-    """Declarations of the coarse formats that a probe finds: of factors, of the weights or P, and of m, l and lse."""
-    found = {trait.name: trait.value for trait in probe(subject).traits if trait.value in COARSE}
-    if "tf32" in found.values():
-        return [Declaration({"input_precision": "tf32"}, "as if float32 were multiplied in TF32, of eleven bits")]
+    """Declarations of the coarse formats that a probe finds: of factors, of the weights or P, and of m, l and lse.
+
+    Where factors have eleven bits beside something coarser, that alone is tried, and both.
+    """
+    found = {trait.name: trait.value for trait in probe(subject).traits if trait.value in (TF32, *COARSE)}
     weights = "the weights" if subject.role in MERGING else "P"  # a merge has no P: its weights are statistics
     declared = "stats_dtype" if subject.role in MERGING else "p_dtype"
     told = [("p_dtype", declared, weights, "D13" if subject.role in MERGING else "B11"),
             ("stats_dtype", "stats_dtype", "m, l and lse", "D13")]
-    return [Declaration({name: found[trait]}, f"as if {what} were rounded to {found[trait]}", fault=fault)
-            for trait, name, what, fault in told if trait in found]
+    likely = [Declaration({name: found[trait]}, f"as if {what} were rounded to {found[trait]}", fault=fault)
+              for trait, name, what, fault in told if found.get(trait) in COARSE]
+    if TF32 not in found.values():
+        return likely
+    return [*likely, *(d.besides(SHORT) for d in likely)] or [SHORT]
 
 
 # -- remedies ------------------------------------------------------------------------------------------

@@ -21,18 +21,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fdmath import _backends as backends
-from fdmath.algebra.rounding import KAPPA, Format, exact, format_of, unit_roundoff
+from fdmath.algebra.rounding import KAPPA, exact, format_of, unit_roundoff
 from fdmath.algebra.state import AccState, LSEState, MLOState, check_kind
+from fdmath.verify.tf32 import EXACT, TF32
 
 ROLES = ("merge", "merge_many", "block", "partial", "decode", "attention")
 CALLED = ("partial", "decode", "attention")
 SPELT = {LSEState: "(o, lse)", MLOState: "(m, l, o)", AccState: "(m, l, acc)"}
 WIDE = (576, 512)
 """d and dv of the widest heads that a law asks about: those of latent attention."""
-
-
-TF32, EXACT = Format(2.0**-10, 2.0**-136), Format(0.0, 0.0)
-"""What factors lose in TF32, to whose eleven bits matrix units round float32 or cut it off, and in IEEE arithmetic."""
 
 
 class SubjectError(Exception):
@@ -144,7 +141,7 @@ class Subject:
         return None if backends.working(dtype) == dtype else dtype
 
     def factors(self, dtype):
-        """The Format, TF32 or EXACT, of what the factors of products lose, for inputs of a dtype."""
+        """What the factors of its products lose, TF32 or EXACT, for inputs of a dtype."""
         return TF32 if self.input_precision == "tf32" and dtype == "float32" else EXACT
 
     # -- calls -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from fdmath import _backends as backends
 from fdmath.verify.probing.caller import ROOM, D, choose, distance, numbers
 from fdmath.verify.probing.contract import Trait
+from fdmath.verify.tf32 import eleven_bits
 
 LOGS = -np.array([0.30078125, 0.5546875, 0.8984375, 1.296875, 2.109375, 3.703125, 6.21875, 12.5])
 """Natural logarithms of weights between 3/4 and 2⁻¹⁸, of at most eight bits each: no format rounds the score itself."""
@@ -30,18 +31,16 @@ END = 64
 
 
 CUT_OFF = "tf32, cut off"
+"""TF32 as matrix units make it of what no program has rounded: the bits beyond the eleventh are dropped."""
 
 
 def to_format(x, name):
     """The numbers x rounded to a format, as float64.
 
-    "tf32" (float32's range, eleven bits) is among them, and CUT_OFF, to which matrix units bring what no
-    program has rounded.
+    "tf32" (float32's range, eleven bits) is among them, and CUT_OFF.
     """
-    if name.startswith("tf32"):
-        mantissa, exponent = np.frexp(x)
-        whole = np.rint if name == "tf32" else np.trunc
-        return np.ldexp(whole(mantissa * 2**11) / 2**11, exponent)
+    if name in ("tf32", CUT_OFF):
+        return eleven_bits(np.asarray(x, np.float64))[name == CUT_OFF]
     kind = ml_dtypes.bfloat16 if name == "bfloat16" else name
     with backends.quiet():
         return np.asarray(x, np.float64).astype(kind).astype(np.float64)
@@ -70,7 +69,7 @@ def p_dtype(caller):
     seen = (o - exact) / unit
     found = choose(seen, {finest: np.zeros_like(seen), **lost})
     text = f"weights {numbers(weights[[0, -1], -1])} count as if changed by {_parts(seen[[0, -1]])}; "
-    text += "; ".join(f"{n} would change them by {_parts(x[[0, -1]])}" for n, x in lost.items() if "," not in n)
+    text += "; ".join(f"{n} would change them by {_parts(x[[0, -1]])}" for n, x in lost.items() if "divided" not in n)
     return [Trait("p_dtype", found and found.partition(",")[0], text)]
 
 
