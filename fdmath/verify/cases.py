@@ -33,7 +33,7 @@ from fdmath.attention.decode import key_ranges
 from fdmath.attention.reference import causal_mask
 from fdmath.attention.softmax import partial_state
 from fdmath.verify import reference
-from fdmath.verify.tf32 import EXACT, cut_scores, lost_of_state
+from fdmath.verify.tf32 import TF32, cut_scores, lost_of_state
 
 LEAST_WEIGHT = 30.0
 """How far below the largest level a part certainly has weight: e⁻³⁰ of it is no 0 in any format of a state."""
@@ -161,7 +161,8 @@ class BlockCase:
         bound = rounding.block_budget(self.scores, self.v, fmt, lost, pair, subject.p_format(self.dtype))
         if not {"T1", "T3"} & set(subject.claims):
             bound = _widest(fmt, bound, size.max(axis=-1, initial=0.0), self._size(), size.shape[-1])
-        bound = _with_factors_cut(subject, self.dtype, bound, self.levels(), self._seen_values(), 0.0)
+        if subject.factors(self.dtype) is TF32:
+            bound = _added(bound, lost_of_state(self.levels(), self._seen_values(), 0.0))
         return _said(subject, bound if pair else _seen_as_pair(bound, self.levels(), self.values()[0]))
 
     def _size(self):
@@ -309,7 +310,8 @@ class CallCase:
         lost = lost + _base_two(subject, fmt, np.where(visible, np.abs(scores), 0.0))
         block = rounding.block_budget(scores, v, fmt, np.where(visible, lost, 0.0), True, subject.p_format(self.dtype))
         block = self._split(subject, fmt, scores, v, lost, block)
-        block = _with_factors_cut(subject, self.dtype, block, scores, v, cut_scores(rounding.exact(self.q), k, scale))
+        if subject.factors(self.dtype) is TF32:
+            block = _added(block, lost_of_state(scores, v, self.cut_scores(subject)))
         if self.dtype in ("float16", "bfloat16"):
             size = self.size(subject)
             block = Budget(block.o + out.u * (size + block.o) + out.tiny, block.lse)
@@ -475,11 +477,8 @@ def _base_two(subject, fmt, size):
     return 0.0 if natural else 3 * fmt.u * size
 
 
-def _with_factors_cut(subject, dtype, block, scores, v, of_scores):
-    """The Budget `block` and what the state loses besides where the subject's products are in TF32."""
-    if subject.factors(dtype) is EXACT:
-        return block
-    lost = lost_of_state(scores, v, of_scores)
+def _added(block, lost):
+    """The Budget of both losses."""
     return Budget(block.o + lost.o, block.lse + lost.lse)
 
 

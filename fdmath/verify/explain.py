@@ -94,7 +94,7 @@ class WeightsIn:
 
 SINGLE = Declaration({"stats_dtype": "float32"}, "as if float64 inputs were worked on in float32, alone of the formats")
 """What most kernels do: `--dtype float32` asks them about what they are for."""
-TF32, COARSE = "tf32", ("float16", "bfloat16")
+COARSE = ("float16", "bfloat16")
 """Formats that a probe may find where a law asks for finer ones."""
 SHORT = Declaration({"input_precision": "tf32"}, "as if the factors of float32's products had eleven bits, as in TF32")
 
@@ -160,14 +160,14 @@ def rounding_found(subject):
 
     Where factors have eleven bits beside something coarser, that alone is tried, and both.
     """
-    found = {trait.name: trait.value for trait in probe(subject).traits if trait.value in (TF32, *COARSE)}
+    found = {trait.name: trait.value for trait in probe(subject).traits}
     weights = "the weights" if subject.role in MERGING else "P"  # a merge has no P: its weights are statistics
     declared = "stats_dtype" if subject.role in MERGING else "p_dtype"
     told = [("p_dtype", declared, weights, "D13" if subject.role in MERGING else "B11"),
             ("stats_dtype", "stats_dtype", "m, l and lse", "D13")]
     likely = [Declaration({name: found[trait]}, f"as if {what} were rounded to {found[trait]}", fault=fault)
               for trait, name, what, fault in told if found.get(trait) in COARSE]
-    if TF32 not in found.values():
+    if "tf32" not in found.values():
         return likely
     return [*likely, *(d.besides(SHORT) for d in likely)] or [SHORT]
 

@@ -51,10 +51,11 @@ def lost_of_state(scores, v, of_scores):
     sees, and lse by no more than the scores. v is known, and so is what it loses.
     """
     seen = np.where(scores > -np.inf, 0.0, -np.inf)
-    moved = rounding.block_budget(scores, v, EXACT, np.where(seen == 0, of_scores, 0.0))
+    of_scores = np.where(seen == 0, of_scores, 0.0)
+    moved = rounding.block_budget(scores, v, EXACT, of_scores)
     spread = _highest(seen, v) + _highest(seen, -v)
     of_o = np.minimum(moved.o, spread)
-    of_lse = np.minimum(np.log1p(moved.lse), np.max(np.where(seen == 0, of_scores, 0.0), axis=-1, initial=0.0))
+    of_lse = np.minimum(np.log1p(moved.lse), np.max(of_scores, axis=-1, initial=0.0))
     of_v = np.max([np.abs(x - v) for x in eleven_bits(v)], axis=0)
     size, cut = [_mean(scores, x, seen, of_scores) for x in (np.abs(v), of_v)], TF32.u
     of_o = of_o + (cut * size[0] + size[1]) / (1 - cut) + TF32.tiny * (1 + np.sum(np.abs(v), axis=-2, keepdims=True))
@@ -63,7 +64,7 @@ def lost_of_state(scores, v, of_scores):
 
 def _mean(scores, x, seen, of_scores):
     """A bound on the weighted mean of x ≥ 0 (…, N, dv) with weights whose scores err by of_scores."""
-    moved = rounding.block_budget(scores, x, EXACT, np.where(seen == 0, of_scores, 0.0)).o
+    moved = rounding.block_budget(scores, x, EXACT, of_scores).o
     return np.minimum(partial_state(scores, x).o + moved, _highest(seen, x))
 
 

@@ -173,6 +173,13 @@ def test_what_may_leave_16_bits_has_no_bound():
     assert all(np.all(np.isfinite(b)) for b in BackwardCase.of(case(6, dtype="float16"), RIGHT).bounds)
 
 
+def test_a_sum_over_a_group_has_no_bound_where_a_part_has_none():
+    unbounded, wide = replace(RIGHT, exp_u=3e7), case(6, dtype="float16")
+    assert any(np.any(np.isinf(b)) for b in BackwardCase.of(wide, unbounded).bounds)
+    found = LAWS["sum over a group"].check(unbounded, wide)
+    assert found.verdict == "pass" and found.ratio <= 1
+
+
 @pytest.mark.parametrize(("backward", "text"), [
     (lambda *args: wrong.right(*args)[:2], "backward must return dq, dk, dv of the shapes"),
     (lambda *args: wrong.right(*args)[::-1], "backward must return dq, dk, dv of the shapes"),

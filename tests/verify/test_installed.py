@@ -62,6 +62,7 @@ def test_the_declarations_of_every_adapter_make_a_subject():
             subject = Subject(one.name, one.role, lambda *_: None, library=one.library, **one.declared_on(device))
             assert subject.flushed == (FLUSHED if device == "cuda" or one.package == "jax" else 0)
             assert subject.device == (device if one.library == "torch" else "cpu")
+            assert (subject.input_precision == "tf32") == (device == "cuda" and one.package == "jax")
         assert not {"log_base", "empty", "lse_layout", "causal", "heads", "scale"} & set(one.declared)  # the probe's
 
 

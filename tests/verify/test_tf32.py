@@ -218,8 +218,7 @@ def test_q_that_is_scaled_before_it_is_cut_loses_what_it_has_below_the_normal_ra
 def differentiated(do, dlse, q, k, v, cut=""):
     """(dq, dk, dv) of one head without a mask in float64, the factor that `cut` names cut off to TF32."""
     def factor(x, name):
-        mantissa, exponent = np.frexp(x)
-        return np.ldexp(np.trunc(mantissa * 2**11) / 2**11, exponent) if name == cut else x
+        return eleven_bits(x)[1] if name == cut else x
 
     s = q @ k.swapaxes(-1, -2)
     p = np.exp(s - s.max(-1, keepdims=True))
